@@ -84,7 +84,7 @@ use cuda_std::global::{F32x2, U32x4};
 use cuda_std::launch::{Kernel, LaunchConfig};
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
@@ -92,7 +92,7 @@ use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
 use crate::product::tile::{CHUNK_ALIGNMENT, CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
-pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, part_offset as chunk_offset};
+pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, copy_part, part_offset as chunk_offset};
 
 /// Number of queries of [`Tile::Append`] if the operands are f16 copies, as in the filter of exact search.
 pub(crate) const APPEND_QUERIES: u32 = 128;
@@ -488,11 +488,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
                 let word = chunk * CHUNK + part * 8;
                 let from = self.work.queries.wrapping_add(query * self.work.stride as usize + word as usize).cast();
                 let to = to.add(chunk_offset(row, part));
-                if R::PARTIAL {
-                    async_copy::copy_16_zfill(to, from, if word < self.work.stride { 16 } else { 0 });
-                } else {
-                    async_copy::copy_16(to, from);
-                }
+                copy_part(to, from, R::PARTIAL, word < self.work.stride);
             }
             row += THREADS / 8;
         }

@@ -76,6 +76,23 @@ impl ChunkCopy {
     }
 }
 
+/// Starts the copy of a 16-byte part of a row. If rows are `partial`, a constant, a part that is not `there`, behind
+/// the end of the row, becomes zeros. Rows end at multiples of 16 bytes, so a part is all there or not at all.
+///
+/// # Safety
+/// `from` is a part of a row if it is there, and aligned; `to` has room for it.
+#[inline(always)]
+pub unsafe fn copy_part(to: SharedPtr<u8>, from: *const u8, partial: bool, there: bool) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if partial {
+            async_copy::copy_16_zfill(to, from, if there { 16 } else { 0 });
+        } else {
+            async_copy::copy_16(to, from);
+        }
+    }
+}
+
 /// One thread's share of the copies of chunks of rows of bytes, which need not fill their last chunk: 16 bytes of every
 /// [`ROWS_AT_ONCE`]-th row.
 #[derive(Clone, Copy)]
@@ -110,8 +127,6 @@ impl ByteCopy {
     #[inline(always)]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, rows: *const u8, chunk: u32) {
         let skipped = chunk * CHUNK_BYTES;
-        // Rows end at multiples of 16, so a part is all there or not at all.
-        let bytes = if skipped < self.left { 16 } else { 0 };
         let rows = rows.wrapping_add((self.from + skipped) as usize);
         // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low
         // three bits of the row, which repeat after 8 rows.
@@ -119,7 +134,7 @@ impl ByteCopy {
             let to = to.add(self.to);
             unroll::<ROWS_A_THREAD>(|i| {
                 let from = rows.wrapping_add((i as u32 * self.down) as usize);
-                async_copy::copy_16_zfill(to.add(i as u32 * ROWS_AT_ONCE * CHUNK_BYTES), from, bytes);
+                copy_part(to.add(i as u32 * ROWS_AT_ONCE * CHUNK_BYTES), from, true, skipped < self.left);
             });
         }
     }

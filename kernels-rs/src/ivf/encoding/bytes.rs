@@ -16,15 +16,10 @@
 //! # Limits
 //! As in [`crate::flat::byte_filter`]: sums stay in 32 bits.
 
-use cuda_std::shared::SharedPtr;
-use cuda_std::{async_copy, unroll};
-
+use super::flat::InMemory;
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
-use crate::ivf::list_scan::{
-    APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile,
-    chunk_offset, scan, scan_kernels,
-};
+use crate::ivf::list_scan::{APPEND_QUERIES, Residence, ScanKey, ScanLists, Tile, scan, scan_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::product::element::ByteKey;
 use crate::product::element::{I8, U8};
@@ -90,46 +85,5 @@ scan_kernels! {
     }
 }
 
-/// The rows as stored, whose last chunk may end early.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes {
-    base: *const u16,
-    /// In words of 16 bits.
-    stride: u32,
-}
-
-impl Rows for Bytes {
-    const DENSE: bool = false;
-    const FACTORS: bool = true;
-    const PARTIAL: bool = true;
-    const STAGES: u32 = STAGES;
-    type Ahead = ();
-
-    #[inline(always)]
-    fn of(launch: &ScanLists) -> Self {
-        Self { base: *launch.base, stride: launch.stride }
-    }
-
-    #[inline(always)]
-    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
-
-    #[inline(always)]
-    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
-
-    #[inline(always)]
-    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
-        let (row, part) = (thread / 8, thread % 8);
-        let word = chunk * CHUNK + part * 8;
-        // Rows end at multiples of 16 bytes, so a part is all there or not at all.
-        let bytes = if word < self.stride { 16 } else { 0 };
-        let from = self.base.wrapping_add((first + row) as usize * self.stride as usize + word as usize);
-        unroll::<ROWS_A_THREAD>(|i| {
-            let down = i as u32 * (THREADS / 8);
-            // SAFETY: rows row + down < 128, which exist. The swizzle repeats after 8 rows.
-            unsafe {
-                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
-                async_copy::copy_16_zfill(to, from.wrapping_add(down as usize * self.stride as usize).cast(), bytes);
-            }
-        });
-    }
-}
+/// The rows as stored.
+type Bytes = InMemory<true>;

@@ -1,14 +1,14 @@
 //! Vectors as they were added, of any element type. Re-ranking reads them; a scan reads their f16 operands.
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{async_copy, unroll};
+use cuda_std::unroll;
 
 use super::{Decode, StoredRows};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{
     APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile,
-    chunk_offset, scan, scan_kernels,
+    chunk_offset, copy_part, scan, scan_kernels,
 };
 use crate::product::element::Element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
@@ -42,17 +42,22 @@ scan_kernels! {
     }
 }
 
-/// f16 copies of the rows, in memory.
+/// The operands of rows in memory: f16 copies, or the rows themselves if they are `BYTES`, whose last chunk may end
+/// early.
 #[derive(Clone, Copy)]
-pub(crate) struct Copies {
+pub(crate) struct InMemory<const BYTES: bool> {
     base: *const u16,
+    /// In words of 16 bits.
     stride: u32,
 }
 
-impl Rows for Copies {
-    const DENSE: bool = true;
-    const FACTORS: bool = false;
-    const PARTIAL: bool = false;
+/// f16 copies of the rows.
+type Copies = InMemory<false>;
+
+impl<const BYTES: bool> Rows for InMemory<BYTES> {
+    const DENSE: bool = !BYTES;
+    const FACTORS: bool = BYTES;
+    const PARTIAL: bool = BYTES;
     const STAGES: u32 = STAGES;
     type Ahead = ();
 
@@ -70,14 +75,15 @@ impl Rows for Copies {
     #[inline(always)]
     unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
         let (row, part) = (thread / 8, thread % 8);
-        let at = (first + row) as usize * self.stride as usize + (chunk * CHUNK + part * 8) as usize;
-        let from = self.base.wrapping_add(at);
+        let word = chunk * CHUNK + part * 8;
+        let from = self.base.wrapping_add((first + row) as usize * self.stride as usize + word as usize);
         unroll::<ROWS_A_THREAD>(|i| {
             let down = i as u32 * (THREADS / 8);
             // SAFETY: rows row + down < 128, which exist. The swizzle repeats after 8 rows.
             unsafe {
                 let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
-                async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
+                let from = from.wrapping_add(down as usize * self.stride as usize).cast();
+                copy_part(to, from, BYTES, word < self.stride);
             }
         });
     }
