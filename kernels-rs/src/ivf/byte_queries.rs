@@ -8,9 +8,10 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::element::ByteKey;
+use crate::product::canonical::squares;
+use crate::product::element::{ByteKey, Element, I8, U8};
 use crate::product::metric::{Metric, normaliser};
-use crate::product::prepare_bytes::{row_norm, row_squares};
+use crate::product::prepare_bytes::row_norm;
 
 /// Number of warps in a block of these kernels.
 const WARPS_PER_BLOCK: u32 = 4;
@@ -22,8 +23,8 @@ const WARPS_PER_BLOCK: u32 = 4;
 #[kernel(
     key = ByteKey,
     max_threads = 128,
-    ByteKey::U8 => prepare_byte_queries_u8 = prepare::<false>,
-    ByteKey::I8 => prepare_byte_queries_i8 = prepare::<true>,
+    ByteKey::U8 => prepare_byte_queries_u8 = prepare::<U8>,
+    ByteKey::I8 => prepare_byte_queries_i8 = prepare::<I8>,
 )]
 pub struct PrepareByteQueries {
     /// `count` queries of `stride` bytes.
@@ -54,7 +55,7 @@ impl PrepareByteQueries {
 /// # Safety
 /// As [`PrepareByteQueries`].
 #[inline(always)]
-unsafe fn prepare<const SIGNED: bool>(launch: PrepareByteQueries) {
+unsafe fn prepare<E: Element>(launch: PrepareByteQueries) {
     let PrepareByteQueries { rows, count, stride, metric, base_norm, factors, errors, shifts } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= count {
@@ -63,7 +64,8 @@ unsafe fn prepare<const SIGNED: bool>(launch: PrepareByteQueries) {
     let at = row as usize;
     // SAFETY: the caller promises the shapes; row < count.
     unsafe {
-        let squares = row_squares::<SIGNED>(rows.wrapping_add(at * stride as usize), stride, warp::lane_id()) as f64;
+        let x = rows.cast::<E::Stored>().wrapping_add(at * stride as usize);
+        let squares = squares::<E>(x, stride / 4, warp::lane_id());
         if warp::lane_id() == 0 {
             let factor = match metric {
                 Metric::L2 => -2.0,

@@ -333,7 +333,7 @@ impl<E: Element> Query<E> {
         let own = |quad: u32| unsafe { E::quad(self.components, quad) };
         let mut distances = sums_by(self.metric, own, load, self.quads, lane);
         if self.metric.divides_by_norms() {
-            let of_rows = E::Quad::row_squares(load, self.quads, lane);
+            let of_rows: [_; BATCH] = E::Quad::squares(load, self.quads, lane);
             unroll::<BATCH>(|b| {
                 distances[b] = over_norms(distances[b], self.squares * of_rows[b]);
             });

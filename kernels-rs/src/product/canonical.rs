@@ -26,7 +26,6 @@
 //! as well.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::warp::butterfly_sum;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::product::element::{self, Element, ElementKey};
@@ -61,18 +60,10 @@ pub fn over_norms(product: f64, squares: f64) -> f64 {
 /// `x` has `quads` readable groups of four components.
 #[inline(always)]
 pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) -> f64 {
-    let mut acc = [0.0f64; 4];
-    let mut base = 0;
-    while base < quads {
-        let quad = base + lane;
-        if quad < quads {
-            // SAFETY: quad < quads.
-            let x = unsafe { E::load4(x, quad) };
-            unroll::<4>(|e| acc[e] += x[e] as f64 * x[e] as f64);
-        }
-        base += 32;
-    }
-    butterfly_sum((acc[0] + acc[1]) + (acc[2] + acc[3]))
+    // SAFETY: `Quad::squares` asks for quad < quads only.
+    let quad = |_, quad| unsafe { E::quad(x, quad) };
+    let [squares] = E::Quad::squares(quad, quads, lane);
+    squares
 }
 
 /// Writes the canonical distance of each query to each row of its list, at the row's place in the list.

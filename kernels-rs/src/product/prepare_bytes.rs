@@ -16,12 +16,11 @@
 //! One read of the vectors, one warp a row. 8 bytes a row are written.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::math::{dot4_i8, dot4_u8};
-use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
 
 use crate::product::bounds::Bounds;
-use crate::product::element::ByteKey;
+use crate::product::canonical::squares;
+use crate::product::element::{ByteKey, Element, I8, U8};
 use crate::product::metric::{Metric, normaliser};
 use crate::product::prepare::{listed_row, raise};
 use crate::product::tile::TILE_ROWS;
@@ -36,8 +35,8 @@ const WARPS_PER_BLOCK: u32 = 4;
 #[kernel(
     key = ByteKey,
     max_threads = 128,
-    ByteKey::U8 => prepare_bytes_u8 = prepare::<false>,
-    ByteKey::I8 => prepare_bytes_i8 = prepare::<true>,
+    ByteKey::U8 => prepare_bytes_u8 = prepare::<U8>,
+    ByteKey::I8 => prepare_bytes_i8 = prepare::<I8>,
 )]
 pub struct PrepareBytes {
     /// `count` rows of `stride` bytes, of the type of the key.
@@ -76,24 +75,6 @@ impl PrepareBytes {
     }
 }
 
-/// Σ x² of a row of `stride` bytes, on every lane. All 32 lanes arrive.
-///
-/// # Safety
-/// The row has `stride` readable bytes, a multiple of 4, and is aligned to 4. The sum stays in 32 bits.
-#[inline(always)]
-pub(crate) unsafe fn row_squares<const SIGNED: bool>(row: *const u8, stride: u32, lane: u32) -> u32 {
-    let x = row.cast::<u32>();
-    let mut squares = 0;
-    let mut word = lane;
-    while word < stride / 4 {
-        // SAFETY: the row has stride / 4 words.
-        let four = unsafe { global::load_nc(x.wrapping_add(word as usize)) };
-        squares = if SIGNED { dot4_i8(four, four, squares as i32) as u32 } else { dot4_u8(four, four, squares) };
-        word += 32;
-    }
-    warp::reduce_add(FULL_MASK, squares)
-}
-
 /// An upper bound of the norm of a vector with Σx² = `squares`, divided by its norm for cosine.
 #[inline(always)]
 pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
@@ -108,7 +89,7 @@ pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
 /// # Safety
 /// As [`PrepareBytes`].
 #[inline(always)]
-unsafe fn prepare<const SIGNED: bool>(launch: PrepareBytes) {
+unsafe fn prepare<E: Element>(launch: PrepareBytes) {
     let PrepareBytes { rows, count, padded_count, stride, metric, values, of_lists, norms, .. } = launch;
     let PrepareBytes { tile_norms, set_norm, row_squares: canonical, .. } = launch;
     let at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -119,11 +100,11 @@ unsafe fn prepare<const SIGNED: bool>(launch: PrepareBytes) {
     }
     let lane = warp::lane_id();
     let exists = row < count;
-    let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
+    let x = rows.cast::<E::Stored>().wrapping_add(if exists { row as usize * stride as usize } else { 0 });
     // SAFETY: the row exists, or nothing is read.
-    let squares = unsafe { row_squares::<SIGNED>(x, if exists { stride } else { 0 }, lane) };
+    let exact = unsafe { squares::<E>(x, if exists { stride / 4 } else { 0 }, lane) };
     if lane == 0 {
-        let exact = squares as f64;
+        let squares = exact as u32;
         let value = match metric {
             Metric::L2 if of_lists != 0 => (exact as f32).to_bits(),
             Metric::L2 => squares,

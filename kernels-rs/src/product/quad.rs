@@ -20,8 +20,8 @@ pub trait Quad: Copy {
     /// Steps 1 to 4 of the definition for `BATCH` rows at once.
     fn sums<T: Term>(x: impl Fn(u32) -> Self, y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; BATCH];
 
-    /// Σ y² of `BATCH` rows in the canonical order.
-    fn row_squares(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; BATCH];
+    /// Σ y² of `ROWS` rows in the canonical order.
+    fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; ROWS];
 }
 
 impl Quad for [f32; 4] {
@@ -56,21 +56,21 @@ impl Quad for [f32; 4] {
     }
 
     #[inline(always)]
-    fn row_squares(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; BATCH] {
-        let mut acc = [[0.0f64; 4]; BATCH];
+    fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; ROWS] {
+        let mut acc = [[0.0f64; 4]; ROWS];
         let mut base = 0;
         while base < quads {
             let quad = base + lane;
             if quad < quads {
-                unroll::<BATCH>(|b| {
+                unroll::<ROWS>(|b| {
                     let y = y(b, quad);
                     unroll::<4>(|e| acc[b][e] += y[e] as f64 * y[e] as f64);
                 });
             }
             base += 32;
         }
-        let mut sums = [0.0; BATCH];
-        unroll::<BATCH>(|b| sums[b] = butterfly_sum((acc[b][0] + acc[b][1]) + (acc[b][2] + acc[b][3])));
+        let mut sums = [0.0; ROWS];
+        unroll::<ROWS>(|b| sums[b] = butterfly_sum((acc[b][0] + acc[b][1]) + (acc[b][2] + acc[b][3])));
         sums
     }
 }
@@ -78,21 +78,21 @@ impl Quad for [f32; 4] {
 /// Number of groups of four bytes whose sums of terms stay below 2³¹: 255² · 4 · 8,192 does.
 const BYTE_QUADS: u32 = 8192;
 
-/// The exact sums of terms of `BATCH` rows of bytes; `add` adds the terms of a group of components to the sums. The
+/// The exact sums of terms of `ROWS` rows of bytes; `add` adds the terms of a group of components to the sums. The
 /// sums of whole numbers below 2⁵³ are the same in any order, so these are the canonical ones.
 #[inline(always)]
-fn byte_sums(add: impl Fn(&mut [i32; BATCH], u32), quads: u32, lane: u32) -> [f64; BATCH] {
-    let mut sums = [0.0f64; BATCH];
+fn byte_sums<const ROWS: usize>(add: impl Fn(&mut [i32; ROWS], u32), quads: u32, lane: u32) -> [f64; ROWS] {
+    let mut sums = [0.0f64; ROWS];
     let mut first = 0;
     while first < quads {
         let end = (first + BYTE_QUADS).min(quads);
-        let mut acc = [0i32; BATCH];
+        let mut acc = [0i32; ROWS];
         let mut quad = first + lane;
         while quad < end {
             add(&mut acc, quad);
             quad += 32;
         }
-        unroll::<BATCH>(|b| sums[b] += warp::reduce_add(FULL_MASK, acc[b]) as f64);
+        unroll::<ROWS>(|b| sums[b] += warp::reduce_add(FULL_MASK, acc[b]) as f64);
         first = end;
     }
     sums
@@ -125,10 +125,10 @@ macro_rules! byte_quad {
             }
 
             #[inline(always)]
-            fn row_squares(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; BATCH] {
+            fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; ROWS] {
                 let dot = $dot;
-                let add = |sums: &mut [i32; BATCH], quad: u32| {
-                    unroll::<BATCH>(|b| {
+                let add = |sums: &mut [i32; ROWS], quad: u32| {
+                    unroll::<ROWS>(|b| {
                         let y = y(b, quad).0;
                         sums[b] = dot(y, y, sums[b]);
                     });
