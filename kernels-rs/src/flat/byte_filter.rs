@@ -41,11 +41,12 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
 use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values, visit,
+    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, Visited, info_at, terms_at, values, visit, visit_halves,
 };
-use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, tile_number};
+use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
+use crate::product::instruction::wgmma::{GroupOperand, HALF_COLUMNS};
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
 use crate::product::mainloop::Operands;
 use crate::product::metric::Metric;
@@ -97,8 +98,7 @@ const fn chunks(stride: u32) -> u32 {
         => filter_u8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, true>,
     (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a")
-        = filter::<Wgmma<16, U8>, 1, 16, true, false>,
+        => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves::<U8>,
     (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_u8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, false>,
@@ -118,8 +118,7 @@ const fn chunks(stride: u32) -> u32 {
         => filter_i8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, true>,
     (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a")
-        = filter::<Wgmma<16, I8>, 1, 16, true, false>,
+        => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves::<I8>,
     (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_i8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, false>,
@@ -161,7 +160,7 @@ impl ByteFilter {
 /// Loads queries, tiles of the base, and the data of a tile that the epilogue needs.
 struct BaseTiles {
     launch: ByteFilter,
-    share: Share,
+    walk: TileWalk,
     copy: ByteCopy,
     query_tile: *const u8,
     thread: u32,
@@ -178,12 +177,12 @@ impl Operands for BaseTiles {
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
-        let ByteFilter { base, stride, base_values, tile_norms, pass, .. } = self.launch;
+        let ByteFilter { base, stride, base_values, tile_norms, .. } = self.launch;
         let thread = self.thread;
         // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
         unsafe {
             if chunk == 0 {
-                self.tile = tile_number(self.share.visited(visit), pass.tile_stride, pass.tile_skip);
+                self.tile = self.walk.next();
                 let info = info_at(visit);
                 let (tile, part) = (self.tile as usize, thread as usize);
                 if thread < TILE_ROWS / 4 {
@@ -279,19 +278,10 @@ unsafe fn groups<T: Copy, const COLUMNS: usize>(
     hits
 }
 
-impl ByteBounds {
-    /// Whether a score has twice the product.
-    #[inline(always)]
-    fn doubles(&self) -> bool {
-        match self.pass.metric {
-            Metric::L2 => true,
-            Metric::InnerProduct | Metric::Cosine => false,
-        }
-    }
-}
-
 impl PairBounds for ByteBounds {
     type Sum = i32;
+    /// The least A − ⌊value / 2⌋; for cosine the bits of the limit.
+    type Limit = i32;
 
     #[inline(always)]
     fn pass(&self) -> FilterPass {
@@ -324,39 +314,86 @@ impl PairBounds for ByteBounds {
     }
 
     #[inline(always)]
+    fn limit(&self, score: f32) -> i32 {
+        let scale = match self.pass.metric {
+            Metric::L2 => -0.5,
+            Metric::InnerProduct => -1.0,
+            Metric::Cosine => return score.to_bits() as i32,
+        };
+        let least = score * scale;
+        // Rounded towards zero; infinite limits saturate.
+        if least.is_nan() { i32::MIN } else { least as i32 }
+    }
+
+    #[inline(always)]
+    fn may_keep(&self, sum: i32, value: f32, factor: f32, limit: i32) -> bool {
+        match self.pass.metric {
+            Metric::L2 | Metric::InnerProduct => surplus(sum, value) >= limit,
+            Metric::Cosine => within(sum as f32 * value, factor, limit),
+        }
+    }
+
+    #[inline(always)]
     unsafe fn hits<const COLUMNS: usize>(
         &self,
         sums: &[[i32; 4]; COLUMNS],
         info: SharedPtr<u8>,
         column: u32,
-        limits: [f32; 2],
+        limits: [i32; 2],
         rows: [u32; 2],
     ) -> u32 {
         // SAFETY: as the caller promises.
         unsafe {
             match self.pass.metric {
                 Metric::L2 | Metric::InnerProduct => {
-                    let least = |half: usize| {
-                        let least = limits[half] * if self.doubles() { -0.5 } else { -1.0 };
-                        // Rounded towards zero; infinite limits saturate.
-                        if least.is_nan() { i32::MIN } else { least as i32 }
-                    };
-                    let least = [least(0), least(1)];
-                    // The sum of a row that takes no part may wrap around. Then its group is examined without need.
-                    let look =
-                        |most: i32, sum: i32, value: f32| most.max(sum.wrapping_sub((value.to_bits() >> 1) as i32));
-                    groups(sums, (info, column), i32::MIN, look, |most, half| most >= least[half])
+                    let look = |most: i32, sum, value| most.max(surplus(sum, value));
+                    groups(sums, (info, column), i32::MIN, look, |most, half| most >= limits[half])
                 }
                 Metric::Cosine => {
                     let factors = [self.query(rows[0]).factor, self.query(rows[1]).factor];
                     let look = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
-                    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-                    let within = |least: f32, half: usize| !(least * factors[half] > limits[half]);
-                    groups(sums, (info, column), f32::INFINITY, look, within)
+                    groups(sums, (info, column), f32::INFINITY, look, |least, half| {
+                        within(least, factors[half], limits[half])
+                    })
                 }
             }
         }
     }
+}
+
+/// A − ⌊value / 2⌋. That of a row that takes no part may wrap around; then its group is examined without need.
+#[inline(always)]
+fn surplus(sum: i32, value: f32) -> i32 {
+    sum.wrapping_sub((value.to_bits() >> 1) as i32)
+}
+
+/// Whether a cosine score is at most the limit of these bits, or NaN.
+#[inline(always)]
+#[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+fn within(scaled: f32, factor: f32, limit: i32) -> bool {
+    !(scaled * factor > f32::from_bits(limit as u32))
+}
+
+/// What the block multiplies, and the bounds of its pairs; `None` if it has no tiles.
+///
+/// # Safety
+/// As [`ByteFilter`].
+#[inline(always)]
+unsafe fn begin(launch: ByteFilter, dense: bool) -> Option<(BaseTiles, ByteBounds, Visited)> {
+    let share = Share::of_block(launch.pass.tiles)?;
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let thread = thread::thread_idx_x();
+    // SAFETY: as the caller promises.
+    let bounds = unsafe { ByteBounds::new(launch, first_query, dense) };
+    let operands = BaseTiles {
+        launch,
+        walk: share.walk(&launch.pass),
+        copy: ByteCopy::new(thread, launch.stride),
+        query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
+        thread,
+        tile: 0,
+    };
+    Some((operands, bounds, Visited { chunks: chunks(launch.stride), first_query, share }))
 }
 
 /// # Safety
@@ -371,26 +408,25 @@ unsafe fn filter<
 >(
     launch: ByteFilter,
 ) {
-    let Some(share) = Share::of_block(launch.pass.tiles) else { return };
-    let first_query = thread::block_idx_x() * TILE_QUERIES;
-    let thread = thread::thread_idx_x();
-    // SAFETY: for the whole body, the caller promises the shapes; rows are padded to whole tiles, so tile loads stay
-    // inside, and shared addresses lie inside the shared memory of the launch.
+    // SAFETY: the caller promises the shapes; rows are padded to whole tiles, so tile loads stay inside, and shared
+    // addresses lie inside the shared memory of the launch.
     unsafe {
-        let bounds = ByteBounds::new(launch, first_query, DENSE);
-        let mut operands = BaseTiles {
-            launch,
-            share,
-            copy: ByteCopy::new(thread, launch.stride),
-            query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
-            thread,
-            tile: 0,
-        };
-        visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(
-            &mut operands,
-            bounds,
-            chunks(launch.stride),
-            (first_query, share),
-        );
+        if let Some((mut operands, bounds, visited)) = begin(launch, DENSE) {
+            visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(&mut operands, bounds, visited);
+        }
+    }
+}
+
+/// Appends pairs, with resident queries.
+///
+/// # Safety
+/// As [`ByteFilter`].
+#[inline(always)]
+unsafe fn filter_halves<O: GroupOperand<HALF_COLUMNS, Sum = i32>>(launch: ByteFilter) {
+    // SAFETY: as for `filter`.
+    unsafe {
+        if let Some((mut operands, bounds, visited)) = begin(launch, false) {
+            visit_halves::<O, _>(&mut operands, bounds, visited);
+        }
     }
 }

@@ -11,7 +11,8 @@ use cuda_std::{atomic, global, shared, unroll, warp};
 
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::instruction::{Scores, TileProduct, entry_of};
+use crate::product::instruction::wgmma::{GroupOperand, HALF_COLUMNS};
+use crate::product::instruction::{Instruction, Scores, Sum, TileProduct, entry_of};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 
@@ -78,6 +79,16 @@ pub(crate) unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
     unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
 }
 
+/// The value of a row of a tile.
+///
+/// # Safety
+/// `column` is below 128.
+#[inline(always)]
+unsafe fn value_at(info: SharedPtr<u8>, column: u32) -> f32 {
+    // SAFETY: as the caller promises.
+    unsafe { info.add(column * 4).cast::<f32>().load() }
+}
+
 /// The numbers of a query of the block for the bounds of its pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryNumbers {
@@ -92,7 +103,10 @@ pub(crate) struct QueryNumbers {
 /// The bounds of the pairs of a block, for operands of one kind.
 pub(crate) trait PairBounds: Copy {
     /// The type of a product.
-    type Sum: Copy;
+    type Sum: Sum;
+
+    /// A limit of scores, in the form in which pairs are compared with it.
+    type Limit: Copy;
 
     /// The tiles and the output.
     fn pass(&self) -> FilterPass;
@@ -112,9 +126,16 @@ pub(crate) trait PairBounds: Copy {
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
-    /// One bit for each group of eight pairs of a row, of which one may have a score up to the limit of the row, or
-    /// NaN: bit 2 · group + half. `sums` are the products of the queries `rows` of the block at the lane's columns, the
-    /// first of which is `column`.
+    /// This limit of scores.
+    fn limit(&self, score: f32) -> Self::Limit;
+
+    /// Whether a pair may have a score up to the limit, or NaN. `sum`, `value` and `factor` are as for
+    /// [`score`](Self::score).
+    fn may_keep(&self, sum: Self::Sum, value: f32, factor: f32, limit: Self::Limit) -> bool;
+
+    /// One bit for each group of eight pairs of a row, of which one [may be kept](Self::may_keep): bit 2 · group +
+    /// half. `sums` are the products of the queries `rows` of the block at the lane's columns, the first of which is
+    /// `column`.
     ///
     /// # Safety
     /// `info` is the data of a tile that was waited for, and the rows are as for [`query`](Self::query).
@@ -123,7 +144,7 @@ pub(crate) trait PairBounds: Copy {
         sums: &[[Self::Sum; 4]; COLUMNS],
         info: SharedPtr<u8>,
         column: u32,
-        limits: [f32; 2],
+        limits: [Self::Limit; 2],
         rows: [u32; 2],
     ) -> u32;
 }
@@ -171,7 +192,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
 }
 
 /// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
-struct AppendWithin<B> {
+struct AppendWithin<B: PairBounds> {
     bounds: B,
     first_query: u32,
     /// Number of tiles of the block.
@@ -180,15 +201,19 @@ struct AppendWithin<B> {
     /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
+    /// The limits of the part before, which a part that [continues](TileProduct::continues) it has too.
+    limits: [Option<B::Limit>; 2],
 }
 
 impl<B: PairBounds> AppendWithin<B> {
     #[inline(always)]
     fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
-        AppendWithin { bounds, first_query, tiles, lane: warp::lane_id(), queue: SharedPtr::from_address(0), queued: 0 }
+        let (lane, queue) = (warp::lane_id(), SharedPtr::from_address(0));
+        AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0, limits: [None; 2] }
     }
 
-    /// Appends one pair to a list; the words are its upper bound, its base row, and its query in the block.
+    /// Appends one pair to a list; the words are its upper bound, its base row, or a number that is none, and its query
+    /// in the block.
     ///
     /// # Safety
     /// The arrays of the pass are as long as its fields say.
@@ -281,16 +306,19 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
         // SAFETY: the tile was waited for, and all threads of the block arrive.
         unsafe {
             let info = info_at(visit);
-            let y = bounds.tile(info);
-            let of_base = QueryTerms::of_base(metric, y);
             let column = part.column();
             unroll::<ROWS>(|i| {
                 let rows = [part.row(i, 0), part.row(i, 1)];
                 let limit = |half: usize| {
+                    let y = bounds.tile(info);
                     let QueryNumbers { terms, own_and_limit, .. } = bounds.query(rows[half]);
-                    terms.error_from(own_and_limit + of_base, y)
+                    terms.error_from(own_and_limit + QueryTerms::of_base(metric, y), y)
                 };
-                let limits = [limit(0), limit(1)];
+                let limits = match self.limits {
+                    [Some(first), Some(second)] if part.continues() => [first, second],
+                    _ => [bounds.limit(limit(0)), bounds.limit(limit(1))],
+                };
+                self.limits = limits.map(Some);
                 let hits = bounds.hits(&sums[i], info, column, limits, rows);
                 // The hits of all lanes, so that the warp branches as one.
                 let hits = warp::reduce_or(FULL_MASK, hits);
@@ -298,28 +326,27 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                     unroll::<{ 2 * GROUPS }>(|group_half| {
                         let (group, half) = (group_half / 2, group_half % 2);
                         if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
-                            let QueryNumbers { terms, factor, .. } = bounds.query(part.row(i, half));
-                            let mut scores = [[0.0f32; 2]; 4];
+                            let QueryNumbers { terms, factor, .. } = bounds.query(rows[half]);
+                            let pair = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e];
                             let mut keeps = 0u32;
                             unroll::<4>(|j| {
-                                let at = 4 * group + j;
-                                let value = values(info, column + 8 * at as u32);
+                                let value = values(info, column + 32 * group as u32 + 8 * j as u32);
+                                unroll::<2>(|e| {
+                                    let keep = bounds.may_keep(pair(j, e), value[e], factor, limits[half]);
+                                    keeps |= (keep as u32) << (2 * j + e);
+                                });
+                            });
+                            self.keep(keeps, |at| {
+                                let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
+                                let score = bounds.score(entry_of::<4, _>(pair, at), value_at(info, column), factor);
+                                let tile: u32 = TileWord::Number.of::<u32>(info).load();
                                 #[expect(
                                     clippy::neg_cmp_op_on_partial_ord,
                                     reason = "NaN on either side must keep the row"
                                 )]
-                                unroll::<2>(|e| {
-                                    let sum = sums[i][at % COLUMNS][2 * half + e];
-                                    scores[j][e] = bounds.score(sum, value[e], factor);
-                                    keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
-                                });
-                            });
-                            let error = terms.error(metric, y);
-                            self.keep(keeps, |at| {
-                                let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
-                                let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
-                                let tile: u32 = TileWord::Number.of::<u32>(info).load();
-                                [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0]
+                                let row = if !(score > limit(half)) { tile * TILE_ROWS + column } else { u32::MAX };
+                                let upper = score + terms.error(metric, bounds.tile(info));
+                                [upper.to_bits(), row, rows[half], 0]
                             });
                         }
                     });
@@ -330,12 +357,34 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
     }
 }
 
-/// Visits the tiles of a share with rows of `chunks` chunks, for the queries from `first_query` on. `DENSE` stores all
-/// bounds; otherwise pairs are appended. All threads of the block arrive.
+/// The part of a block in a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Visited {
+    /// Number of chunks of a row.
+    pub chunks: u32,
+    /// The first query of the block.
+    pub first_query: u32,
+    /// The tiles of the block.
+    pub share: Share,
+}
+
+impl Visited {
+    /// The pass over the tiles, with this number of stages.
+    #[inline(always)]
+    fn pass(self, filter: FilterPass, stages: u32) -> Pass {
+        let Visited { chunks, share, .. } = self;
+        // SAFETY: the header is in the shared memory of the block.
+        let at = unsafe { shared::dynamic::<u8>().add(HEADER_BYTES) };
+        Pass { at, rows_bytes: CHUNK_TILE_BYTES, chunks, tiles: share.tiles(filter.tiles), stages }
+    }
+}
+
+/// Visits the tiles of a block. `DENSE` stores all bounds; otherwise pairs are appended. All threads of the block
+/// arrive.
 ///
 /// # Safety
 /// The arrays of the pass are as long as its fields say, the numbers of the queries are written, and the operands have
-/// the tiles of the share. The block has shared memory for the header and for the ring of the instruction.
+/// the tiles of the block. The block has shared memory for the header and for the ring of the instruction.
 #[inline(always)]
 pub(crate) unsafe fn visit<
     P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>,
@@ -347,23 +396,32 @@ pub(crate) unsafe fn visit<
 >(
     operands: &mut impl Operands,
     bounds: B,
-    chunks: u32,
-    (first_query, share): (u32, Share),
+    visited: Visited,
 ) {
-    let tiles = share.tiles(bounds.pass().tiles);
+    let pass = visited.pass(bounds.pass(), P::INSTRUCTION.ring().stages(RESIDENT));
+    let Visited { first_query, share, .. } = visited;
     // SAFETY: as the caller promises.
     unsafe {
-        let pass = Pass {
-            at: shared::dynamic::<u8>().add(HEADER_BYTES),
-            rows_bytes: CHUNK_TILE_BYTES,
-            chunks,
-            tiles,
-            stages: P::INSTRUCTION.ring().stages(RESIDENT),
-        };
         if DENSE {
             pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut DenseBounds { bounds, first_query, share });
         } else {
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, tiles));
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, pass.tiles));
         }
     }
+}
+
+/// As [`visit`] for products of warpgroups and resident rows: appends pairs, half a tile at a time
+/// ([`crate::product::halves`]).
+///
+/// # Safety
+/// As [`visit`].
+#[inline(always)]
+pub(crate) unsafe fn visit_halves<O: GroupOperand<HALF_COLUMNS, Sum = B::Sum>, B: PairBounds>(
+    operands: &mut impl Operands,
+    bounds: B,
+    visited: Visited,
+) {
+    let pass = visited.pass(bounds.pass(), Instruction::Wgmma.ring().stages(true));
+    // SAFETY: as the caller promises.
+    unsafe { pass.run_halves::<O>(operands, &mut AppendWithin::new(bounds, visited.first_query, pass.tiles)) }
 }

@@ -60,11 +60,12 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
 use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, info_at, terms_at, values, visit,
+    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, Visited, info_at, terms_at, values, visit, visit_halves,
 };
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
-use crate::flat::pass::{Share, TILE_QUERIES};
+use crate::flat::pass::{Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::element::F16;
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
 use crate::product::mainloop::Operands;
 use crate::product::metric::{product_factor, scale_of};
@@ -104,7 +105,7 @@ const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTE
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
         => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, true>,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, true, false>,
+        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, false>,
 )]
@@ -150,7 +151,7 @@ impl Filter {
 /// Loads queries, tiles of the base, and the data of a tile that the epilogue needs.
 struct BaseTiles {
     launch: Filter,
-    share: Share,
+    walk: TileWalk,
     copy: ChunkCopy,
     query_tile: *const u16,
     thread: u32,
@@ -167,12 +168,12 @@ impl Operands for BaseTiles {
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
-        let Filter { base, stride, base_values, tile_norms, tile_residuals, pass, .. } = self.launch;
+        let Filter { base, stride, base_values, tile_norms, tile_residuals, .. } = self.launch;
         let thread = self.thread;
         // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
         unsafe {
             if chunk == 0 {
-                self.tile = tile_number(self.share.visited(visit), pass.tile_stride, pass.tile_skip);
+                self.tile = self.walk.next();
                 let info = info_at(visit);
                 let (tile, part) = (self.tile as usize, thread as usize);
                 if thread < TILE_ROWS / 4 {
@@ -242,6 +243,7 @@ impl HalfBounds {
 
 impl PairBounds for HalfBounds {
     type Sum = f32;
+    type Limit = f32;
 
     #[inline(always)]
     fn pass(&self) -> FilterPass {
@@ -266,6 +268,17 @@ impl PairBounds for HalfBounds {
     #[inline(always)]
     fn score(&self, sum: f32, value: f32, _: f32) -> f32 {
         mul_add_f32(sum, self.factor, value)
+    }
+
+    #[inline(always)]
+    fn limit(&self, score: f32) -> f32 {
+        score
+    }
+
+    #[inline(always)]
+    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+    fn may_keep(&self, sum: f32, value: f32, factor: f32, limit: f32) -> bool {
+        !(self.score(sum, value, factor) > limit)
     }
 
     #[inline(always)]
@@ -302,6 +315,28 @@ impl PairBounds for HalfBounds {
     }
 }
 
+/// What the block multiplies, and the bounds of its pairs; `None` if it has no tiles.
+///
+/// # Safety
+/// As [`Filter`].
+#[inline(always)]
+unsafe fn begin(launch: Filter, dense: bool) -> Option<(BaseTiles, HalfBounds, Visited)> {
+    let share = Share::of_block(launch.pass.tiles)?;
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let thread = thread::thread_idx_x();
+    // SAFETY: as the caller promises.
+    let bounds = unsafe { HalfBounds::new(launch, first_query, dense) };
+    let operands = BaseTiles {
+        launch,
+        walk: share.walk(&launch.pass),
+        copy: ChunkCopy::new(thread, launch.stride),
+        query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
+        thread,
+        tile: 0,
+    };
+    Some((operands, bounds, Visited { chunks: launch.stride / CHUNK, first_query, share }))
+}
+
 /// # Safety
 /// As [`Filter`].
 #[inline(always)]
@@ -314,26 +349,25 @@ unsafe fn filter<
 >(
     launch: Filter,
 ) {
-    let Some(share) = Share::of_block(launch.pass.tiles) else { return };
-    let first_query = thread::block_idx_x() * TILE_QUERIES;
-    let thread = thread::thread_idx_x();
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay
-    // inside, and shared addresses lie inside `shared_bytes`.
+    // SAFETY: the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
+    // addresses lie inside `shared_bytes`.
     unsafe {
-        let bounds = HalfBounds::new(launch, first_query, DENSE);
-        let mut operands = BaseTiles {
-            launch,
-            share,
-            copy: ChunkCopy::new(thread, launch.stride),
-            query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
-            thread,
-            tile: 0,
-        };
-        visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(
-            &mut operands,
-            bounds,
-            launch.stride / CHUNK,
-            (first_query, share),
-        );
+        if let Some((mut operands, bounds, visited)) = begin(launch, DENSE) {
+            visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(&mut operands, bounds, visited);
+        }
+    }
+}
+
+/// Appends pairs, with resident queries.
+///
+/// # Safety
+/// As [`Filter`].
+#[inline(always)]
+unsafe fn filter_halves(launch: Filter) {
+    // SAFETY: as for `filter`.
+    unsafe {
+        if let Some((mut operands, bounds, visited)) = begin(launch, false) {
+            visit_halves::<F16, _>(&mut operands, bounds, visited);
+        }
     }
 }

@@ -101,9 +101,52 @@ impl Share {
         (of - self.first).div_ceil(self.step)
     }
 
+    /// The numbers of the tiles of the share in a pass.
+    #[inline(always)]
+    pub fn walk(self, pass: &FilterPass) -> TileWalk {
+        let FilterPass { tile_stride, tile_skip, .. } = *pass;
+        let next = tile_number(self.first, tile_stride, tile_skip);
+        if tile_skip == 0 {
+            return TileWalk { next, step: self.step * tile_stride, rest: 0, step_rest: 0, group: u32::MAX };
+        }
+        let group = (tile_skip - 1).max(1);
+        let (rest, step_rest) = (self.first % group, self.step % group);
+        TileWalk { next, step: self.step + self.step / group, rest, step_rest, group }
+    }
+
     /// Number of tile `visit` of the share among all visited tiles.
     #[inline(always)]
     pub fn visited(self, visit: u32) -> u32 {
         self.first + visit * self.step
+    }
+}
+
+/// The numbers of the tiles of a share, one after the other, without a division for each. A division was a twentieth of
+/// the instructions of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct TileWalk {
+    /// The next number.
+    next: u32,
+    /// What it grows by from one tile to the next, and by one more where `rest` reaches `group`.
+    step: u32,
+    /// The visited tiles since the last multiple of the skip, and what they grow by.
+    rest: u32,
+    step_rest: u32,
+    /// The visited tiles between two multiples of the skip.
+    group: u32,
+}
+
+impl TileWalk {
+    /// The number of the next tile.
+    #[inline(always)]
+    pub fn next(&mut self) -> u32 {
+        let tile = self.next;
+        self.next += self.step;
+        self.rest += self.step_rest;
+        if self.rest >= self.group {
+            self.rest -= self.group;
+            self.next += 1;
+        }
+        tile
     }
 }

@@ -592,9 +592,9 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
                 let (norm, residual) = (numbers.norms.add(place).load(), numbers.residuals.add(place).load());
                 let error = terms.error(metric, Bounds { norm, residual });
                 let score = if COLUMNS <= FEW_COLUMNS {
-                    entry_of::<FEW_COLUMNS>(|j, e| few_scores[j][e], at)
+                    entry_of::<FEW_COLUMNS, _>(|j, e| few_scores[j][e], at)
                 } else {
-                    let product = entry_of::<COLUMNS>(|j, e| scores[i][j][2 * half + e], at);
+                    let product = entry_of::<COLUMNS, _>(|j, e| scores[i][j][2 * half + e], at);
                     mul_add_f32(product, self.scale, numbers.values.add(place).load())
                 };
                 self.lists.offer(row, score, error, tile * TILE_ROWS + place, cluster_count);

@@ -43,7 +43,7 @@ impl Instruction {
 }
 
 /// The type of a sum of products.
-pub trait Sum: Copy {
+pub trait Sum: Copy + Default {
     /// The nearest f32.
     fn to_f32(self) -> f32;
 }
@@ -106,8 +106,8 @@ pub type Scores<const ROWS: usize, const COLUMNS: usize, Sum = f32> = [[[Sum; 4]
 /// Number `at` of the 2 · `COLUMNS`, at most 32, numbers that `entry` returns for columns and their halves. It is found
 /// by selects, one bit of `at` after the other, so that the numbers stay in registers.
 #[inline(always)]
-pub fn entry_of<const COLUMNS: usize>(entry: impl Fn(usize, usize) -> f32, at: u32) -> f32 {
-    let mut found = [0.0f32; 16];
+pub fn entry_of<const COLUMNS: usize, T: Copy + Default>(entry: impl Fn(usize, usize) -> T, at: u32) -> T {
+    let mut found = [T::default(); 16];
     unroll::<COLUMNS>(|j| {
         let (even, odd) = (entry(j, 0), entry(j, 1));
         found[j] = if at & 1 != 0 { odd } else { even };
@@ -160,6 +160,12 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
 
     /// The first row of the lanes that multiply together, the same for all of them.
     fn first_row(&self) -> u32;
+
+    /// Whether this part has the rows of the part whose scores were used before it, and other columns of the same tile.
+    #[inline(always)]
+    fn continues(&self) -> bool {
+        false
+    }
 
     /// Makes `sums` ready for the first chunk of a tile.
     fn clear(sums: &mut Self::Sums);
