@@ -19,8 +19,9 @@ use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 /// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the
 /// tile.
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
-/// Number of tiles whose chunks can be in flight at once.
-const INFOS: u32 = 4;
+/// Number of tiles whose data are in shared memory at once: the four whose chunks can be in flight, and that whose second
+/// half is used meanwhile ([`crate::product::halves`]); rounded up to a power of two.
+const INFOS: u32 = 8;
 /// Bytes of the data of the queries that the epilogue needs: four numbers for each.
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
