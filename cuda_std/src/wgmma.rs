@@ -34,7 +34,7 @@ pub fn publish() {
 
 /// A lane's part of D: `[[f32; 4]; N / 8]` for products of f16 components, `[[i32; 4]; N / 8]` for products of bytes,
 /// for N of 64 and of 128.
-pub trait Fragment: imp::wgmma::Sums + Copy {}
+pub trait Fragment: imp::wgmma::Sums {}
 
 impl Fragment for [[f32; 4]; 8] {}
 impl Fragment for [[f32; 4]; 16] {}
@@ -59,18 +59,6 @@ pub unsafe fn start_f16<F: Fragment + imp::wgmma::HalfSums>(d: &mut F, a: Shared
     unsafe { d.start_f16(a.address(), b.address(), add, Location::caller()) }
 }
 
-/// As [`start_f16`] with `add` false. The compiler then knows that `d` is not read: it need not keep what `d` holds, nor
-/// copy it while a product that wrote it is in flight.
-///
-/// # Safety
-/// As [`start_f16`].
-#[track_caller]
-#[inline(always)]
-pub unsafe fn start_new_f16<F: Fragment + imp::wgmma::HalfSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>) {
-    // SAFETY: same contract.
-    unsafe { d.start_new_f16(a.address(), b.address(), Location::caller()) }
-}
-
 /// As [`start_f16`] for chunks of bytes from -128 to 127, with exact sums that wrap around beyond 32 bits
 /// (4 × `wgmma.mma_async.m64nNk32.s32.s8.s8`).
 ///
@@ -81,18 +69,6 @@ pub unsafe fn start_new_f16<F: Fragment + imp::wgmma::HalfSums>(d: &mut F, a: Sh
 pub unsafe fn start_s8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
     // SAFETY: same contract.
     unsafe { d.start_s8(a.address(), b.address(), add, Location::caller()) }
-}
-
-/// As [`start_s8`] with `add` false. The compiler then knows that `d` is not read: it need not keep what `d` holds, nor
-/// copy it while a product that wrote it is in flight.
-///
-/// # Safety
-/// As [`start_s8`].
-#[track_caller]
-#[inline(always)]
-pub unsafe fn start_new_s8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>) {
-    // SAFETY: same contract.
-    unsafe { d.start_new_s8(a.address(), b.address(), Location::caller()) }
 }
 
 /// As [`start_f16`] for chunks of bytes from 0 to 255, with exact sums that wrap around beyond 32 bits
@@ -107,18 +83,6 @@ pub unsafe fn start_u8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedP
     unsafe { d.start_u8(a.address(), b.address(), add, Location::caller()) }
 }
 
-/// As [`start_u8`] with `add` false. The compiler then knows that `d` is not read: it need not keep what `d` holds, nor
-/// copy it while a product that wrote it is in flight.
-///
-/// # Safety
-/// As [`start_u8`].
-#[track_caller]
-#[inline(always)]
-pub unsafe fn start_new_u8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>) {
-    // SAFETY: same contract.
-    unsafe { d.start_new_u8(a.address(), b.address(), Location::caller()) }
-}
-
 /// Waits for all products that this thread has started. `d` then holds their sums.
 ///
 /// # Safety
@@ -128,12 +92,4 @@ pub unsafe fn start_new_u8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: Sha
 pub unsafe fn wait<F: Fragment>(d: &mut F) {
     // SAFETY: same contract.
     unsafe { d.wait(Location::caller()) }
-}
-
-/// A copy of sums that were waited for, in other registers. A loop that carries sums into its next round and reads them
-/// there while another product is in flight reads a copy: otherwise ptxas inserts a wait for that product, because it
-/// does not see that the sums are done. It joins both registers afterwards, so that the copy costs nothing.
-#[inline(always)]
-pub fn copied<F: Fragment>(d: &F) -> F {
-    d.copied()
 }

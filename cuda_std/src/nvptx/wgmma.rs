@@ -27,8 +27,6 @@ pub trait Sums {
     /// # Safety
     /// As `wgmma::wait`.
     unsafe fn wait(&mut self, site: Site);
-
-    fn copied(&self) -> Self;
 }
 
 /// The sums of products of f16 components.
@@ -36,10 +34,6 @@ pub trait HalfSums: Sums {
     /// # Safety
     /// As `wgmma::start_f16`.
     unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_new_f16`.
-    unsafe fn start_new_f16(&mut self, a: u32, b: u32, site: Site);
 }
 
 /// The sums of products of bytes.
@@ -49,16 +43,8 @@ pub trait ByteSums: Sums {
     unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site);
 
     /// # Safety
-    /// As `wgmma::start_new_s8`.
-    unsafe fn start_new_s8(&mut self, a: u32, b: u32, site: Site);
-
-    /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_new_u8`.
-    unsafe fn start_new_u8(&mut self, a: u32, b: u32, site: Site);
 }
 
 /// One product of 32 bytes of every row. `$flags` are the constants behind the predicate.
@@ -72,16 +58,12 @@ macro_rules! product {
 }
 
 /// The four products of a chunk, of 32 bytes of every row each. Each product reads 32 bytes further along every row
-/// than the one before. `$sums` says whether the sums are inputs too, and `$first` sets whether the first product adds
-/// to them, from `$input`.
+/// than the one before.
 macro_rules! chunk {
-    (
-        $name:ident($($add:ident: bool)?), $sums:ident, $first:literal, {$($input:tt)*},
-        $shape:literal, $types:literal, $flags:literal, [$($j:literal)*], $k:tt
-    ) => {
+    ($name:ident, $shape:literal, $types:literal, $flags:literal, [$($j:literal)*], $k:tt) => {
         #[inline(always)]
-        unsafe fn $name(&mut self, a: u32, b: u32, $($add: bool,)? _: Site) {
-            let (a, b) = (descriptor(a), descriptor(b));
+        unsafe fn $name(&mut self, a: u32, b: u32, add: bool, _: Site) {
+            let (a, b, add) = (descriptor(a), descriptor(b), u32::from(add));
             // SAFETY: same contract.
             unsafe {
                 asm!(
@@ -89,7 +71,7 @@ macro_rules! chunk {
                     ".reg .pred others;",
                     ".reg .b64 a, b;",
                     "wgmma.fence.sync.aligned;",
-                    $first,
+                    "setp.ne.b32 others, {add}, 0;",
                     product!($shape, $types, $flags, $k, "{a}", "{b}"),
                     "setp.ne.b32 others, 1, 0;",
                     "add.s64 a, {a}, 2; add.s64 b, {b}, 2;",
@@ -101,28 +83,18 @@ macro_rules! chunk {
                     "wgmma.commit_group.sync.aligned;",
                     "}}",
                     $(
-                        $sums(reg32) self[$j][0],
-                        $sums(reg32) self[$j][1],
-                        $sums(reg32) self[$j][2],
-                        $sums(reg32) self[$j][3],
+                        inout(reg32) self[$j][0],
+                        inout(reg32) self[$j][1],
+                        inout(reg32) self[$j][2],
+                        inout(reg32) self[$j][3],
                     )*
                     a = in(reg64) a,
                     b = in(reg64) b,
-                    $($input)*
+                    add = in(reg32) add,
                     options(readonly, nostack)
                 )
             }
         }
-    };
-}
-
-/// The product that adds or not, and the one that does not, of one type of components.
-macro_rules! chunks {
-    ($name:ident, $name_new:ident, $($rest:tt)*) => {
-        chunk!(
-            $name(add: bool), inout, "setp.ne.b32 others, {add}, 0;", {add = in(reg32) u32::from(add),}, $($rest)*
-        );
-        chunk!($name_new(), out, "setp.ne.b32 others, 0, 0;", {}, $($rest)*);
     };
 }
 
@@ -148,47 +120,25 @@ macro_rules! wait {
     };
 }
 
-/// Copies every register of the sums.
-macro_rules! copied {
-    ([$($j:literal)*]) => {
-        #[inline(always)]
-        fn copied(&self) -> Self {
-            let mut to = *self;
-            // SAFETY: copies registers.
-            unsafe {
-                $(
-                    asm!("mov.b32 {}, {};", out(reg32) to[$j][0], in(reg32) self[$j][0], options(pure, nomem, nostack));
-                    asm!("mov.b32 {}, {};", out(reg32) to[$j][1], in(reg32) self[$j][1], options(pure, nomem, nostack));
-                    asm!("mov.b32 {}, {};", out(reg32) to[$j][2], in(reg32) self[$j][2], options(pure, nomem, nostack));
-                    asm!("mov.b32 {}, {};", out(reg32) to[$j][3], in(reg32) self[$j][3], options(pure, nomem, nostack));
-                )*
-            }
-            to
-        }
-    };
-}
-
 /// The sums of 64 rows and 8 · `$tiles` columns: `$halves` and `$bytes` are the shapes of a product, `$j` the tiles,
 /// `$k` the registers behind the first.
 macro_rules! sums {
     ($tiles:literal, $halves:literal, $bytes:literal, $j:tt, $k:tt) => {
         impl Sums for [[f32; 4]; $tiles] {
             wait!($j, $k);
-            copied!($j);
         }
 
         impl Sums for [[i32; 4]; $tiles] {
             wait!($j, $k);
-            copied!($j);
         }
 
         impl HalfSums for [[f32; 4]; $tiles] {
-            chunks!(start_f16, start_new_f16, $halves, ".f32.f16.f16", ", 1, 1, 0, 0", $j, $k);
+            chunk!(start_f16, $halves, ".f32.f16.f16", ", 1, 1, 0, 0", $j, $k);
         }
 
         impl ByteSums for [[i32; 4]; $tiles] {
-            chunks!(start_s8, start_new_s8, $bytes, ".s32.s8.s8", "", $j, $k);
-            chunks!(start_u8, start_new_u8, $bytes, ".s32.u8.u8", "", $j, $k);
+            chunk!(start_s8, $bytes, ".s32.s8.s8", "", $j, $k);
+            chunk!(start_u8, $bytes, ".s32.u8.u8", "", $j, $k);
         }
     };
 }

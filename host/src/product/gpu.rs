@@ -498,7 +498,6 @@ unsafe fn prepare_parts(
                     values: set.part(set.layout.values.cast()),
                     of_lists: 0,
                     norms: Some(set.part(set.layout.norms)),
-                    tile_norms: Some(set.part(set.layout.tile_norms)),
                     set_norm: set.part(set.layout.bounds).take(1),
                     row_squares: set.squares(),
                 };

@@ -40,13 +40,10 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, Visited, info_at, terms_at, values, visit, visit_halves,
-};
+use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
-use crate::product::instruction::wgmma::{GroupOperand, HALF_COLUMNS};
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
 use crate::product::mainloop::Operands;
 use crate::product::metric::Metric;
@@ -98,7 +95,7 @@ const fn chunks(stride: u32) -> u32 {
         => filter_u8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, true>,
     (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves::<U8>,
+        => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16, U8>, 1, 16, true, false>,
     (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_u8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, false>,
@@ -118,7 +115,7 @@ const fn chunks(stride: u32) -> u32 {
         => filter_i8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, true>,
     (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves::<I8>,
+        => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16, I8>, 1, 16, true, false>,
     (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_i8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, false>,
@@ -138,8 +135,8 @@ pub struct ByteFilter {
     /// The value of each base row ([`crate::product::prepare_bytes`]); the bits of +∞ for padding and for rows that
     /// take no part.
     pub base_values: Ptr<u32>,
-    /// The greatest norm of each base tile.
-    pub tile_norms: Ptr<f32>,
+    /// The greatest norm of the base: one number.
+    pub base_norm: Ptr<f32>,
     /// The tiles and the output.
     #[group]
     pub pass: FilterPass,
@@ -177,7 +174,7 @@ impl Operands for BaseTiles {
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
-        let ByteFilter { base, stride, base_values, tile_norms, .. } = self.launch;
+        let ByteFilter { base, stride, base_values, .. } = self.launch;
         let thread = self.thread;
         // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
         unsafe {
@@ -189,8 +186,6 @@ impl Operands for BaseTiles {
                     let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
                     async_copy::copy_16(info.add(16 * thread), from.cast());
                 } else if thread == TILE_ROWS / 4 {
-                    async_copy::copy_4(TileWord::Norm.of(info), tile_norms.wrapping_add(tile).cast());
-                } else if thread == TILE_ROWS / 4 + 1 {
                     TileWord::Number.of::<u32>(info).store(self.tile);
                 }
             }
@@ -208,15 +203,15 @@ struct ByteBounds {
 }
 
 impl ByteBounds {
-    /// Writes the numbers of the block's queries to shared memory: the term of the error that a norm of the base
-    /// multiplies, the factor of the scores, the own term, and the own term plus the threshold. Other threads may read
-    /// them after the next barrier. Dense kernels have no thresholds.
+    /// Writes the numbers of the block's queries to shared memory: their limit in the form of
+    /// [`PairBounds::Limit`], the factor of their scores, their error, and their limit. Other threads may read them
+    /// after the next barrier. Dense kernels have no thresholds.
     ///
     /// # Safety
     /// As [`ByteFilter`]; the header of the block's shared memory is free.
     #[inline(always)]
     unsafe fn new(launch: ByteFilter, first_query: u32, dense: bool) -> ByteBounds {
-        let ByteFilter { query_values, query_norms, pass, .. } = launch;
+        let ByteFilter { query_values, query_norms, base_norm, pass, .. } = launch;
         let FilterPass { metric, query_count, thresholds, .. } = pass;
         let thread = thread::thread_idx_x();
         // Padded queries have the threshold −∞, so no pair of them is kept.
@@ -232,19 +227,37 @@ impl ByteBounds {
                         threshold = global::load_nc(thresholds.wrapping_add(query));
                     }
                 }
-                let terms = QueryTerms::exact(metric, norm);
-                let factor = match metric {
-                    Metric::L2 => -2.0,
-                    Metric::InnerProduct => -1.0,
+                let base = Bounds { norm: global::load_nc(*base_norm), residual: 0.0 };
+                let error = QueryTerms::exact(metric, norm).error(metric, base);
+                let limit = threshold + error;
+                let (factor, surplus) = match metric {
+                    Metric::L2 => (-2.0, least_surplus(limit * -0.5)),
+                    Metric::InnerProduct => (-1.0, least_surplus(-limit)),
                     // Not negative zero, so that a product with it is not NaN where the other factor is +∞.
-                    Metric::Cosine => 0.0 - f32::from_bits(value),
+                    Metric::Cosine => (0.0 - f32::from_bits(value), limit.to_bits() as i32),
                 };
-                let words = [terms.per_norm, factor, terms.own, terms.own + threshold];
+                let words = [f32::from_bits(surplus as u32), factor, error, limit];
                 terms_at().add(thread).store(global::F32x4(words));
             }
         }
         ByteBounds { pass }
     }
+}
+
+/// The least whole number that a product less half a value must reach, rounded towards zero. Infinite numbers saturate.
+#[inline(always)]
+fn least_surplus(least: f32) -> i32 {
+    if least.is_nan() { i32::MIN } else { least as i32 }
+}
+
+/// The numbers of query `row` of the block.
+///
+/// # Safety
+/// `row` < 128, and the numbers of the queries were written before a barrier.
+#[inline(always)]
+unsafe fn query(row: u32) -> [f32; 4] {
+    // SAFETY: as the caller promises.
+    unsafe { terms_at().add(row).load() }.0
 }
 
 /// One bit for each group of eight pairs of two rows, as [`PairBounds::hits`] has them. `look` adds a pair to what is
@@ -289,16 +302,30 @@ impl PairBounds for ByteBounds {
     }
 
     #[inline(always)]
-    unsafe fn query(&self, row: u32) -> QueryNumbers {
+    unsafe fn factor(&self, row: u32) -> f32 {
         // SAFETY: as the caller promises.
-        let [per_norm, factor, own, own_and_limit] = unsafe { terms_at().add(row).load() }.0;
-        QueryNumbers { terms: QueryTerms { per_norm, per_residual: 0.0, own }, own_and_limit, factor }
+        let [_, factor, ..] = unsafe { query(row) };
+        factor
     }
 
     #[inline(always)]
-    unsafe fn tile(&self, info: SharedPtr<u8>) -> Bounds {
+    unsafe fn error(&self, row: u32, _: SharedPtr<u8>) -> f32 {
         // SAFETY: as the caller promises.
-        unsafe { Bounds { norm: TileWord::Norm.of::<f32>(info).load(), residual: 0.0 } }
+        let [.., error, _] = unsafe { query(row) };
+        error
+    }
+
+    #[inline(always)]
+    unsafe fn limit(&self, row: u32, _: SharedPtr<u8>) -> i32 {
+        // SAFETY: as the caller promises.
+        unsafe { terms_at().add(row).cast::<i32>().load() }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+    unsafe fn keeps(&self, score: f32, row: u32, _: SharedPtr<u8>) -> bool {
+        // SAFETY: as the caller promises.
+        !(score > unsafe { query(row) }[3])
     }
 
     #[inline(always)]
@@ -311,18 +338,6 @@ impl PairBounds for ByteBounds {
         };
         let score = mul_add_f32(sum as f32 * scale, factor, own);
         if value.to_bits() == LEFT_OUT { f32::INFINITY } else { score }
-    }
-
-    #[inline(always)]
-    fn limit(&self, score: f32) -> i32 {
-        let scale = match self.pass.metric {
-            Metric::L2 => -0.5,
-            Metric::InnerProduct => -1.0,
-            Metric::Cosine => return score.to_bits() as i32,
-        };
-        let least = score * scale;
-        // Rounded towards zero; infinite limits saturate.
-        if least.is_nan() { i32::MIN } else { least as i32 }
     }
 
     #[inline(always)]
@@ -350,7 +365,7 @@ impl PairBounds for ByteBounds {
                     groups(sums, (info, column), i32::MIN, look, |most, half| most >= limits[half])
                 }
                 Metric::Cosine => {
-                    let factors = [self.query(rows[0]).factor, self.query(rows[1]).factor];
+                    let factors = [self.factor(rows[0]), self.factor(rows[1])];
                     let look = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
                     groups(sums, (info, column), f32::INFINITY, look, |least, half| {
                         within(least, factors[half], limits[half])
@@ -413,20 +428,6 @@ unsafe fn filter<
     unsafe {
         if let Some((mut operands, bounds, visited)) = begin(launch, DENSE) {
             visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(&mut operands, bounds, visited);
-        }
-    }
-}
-
-/// Appends pairs, with resident queries.
-///
-/// # Safety
-/// As [`ByteFilter`].
-#[inline(always)]
-unsafe fn filter_halves<O: GroupOperand<HALF_COLUMNS, Sum = i32>>(launch: ByteFilter) {
-    // SAFETY: as for `filter`.
-    unsafe {
-        if let Some((mut operands, bounds, visited)) = begin(launch, false) {
-            visit_halves::<O, _>(&mut operands, bounds, visited);
         }
     }
 }

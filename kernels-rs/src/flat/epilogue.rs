@@ -10,18 +10,15 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, shared, unroll, warp};
 
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
-use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::instruction::wgmma::{GroupOperand, HALF_COLUMNS};
-use crate::product::instruction::{Instruction, Scores, Sum, TileProduct, entry_of};
+use crate::product::instruction::{Scores, Sum, TileProduct, entry_of};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 
 /// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the
 /// tile.
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
-/// Number of tiles whose data are in shared memory at once: the four whose chunks can be in flight, and that whose second
-/// half is used meanwhile ([`crate::product::halves`]); rounded up to a power of two.
-const INFOS: u32 = 8;
+/// Number of tiles whose chunks can be in flight at once.
+const INFOS: u32 = 4;
 /// Bytes of the data of the queries that the epilogue needs: four numbers for each.
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
@@ -90,17 +87,6 @@ unsafe fn value_at(info: SharedPtr<u8>, column: u32) -> f32 {
     unsafe { info.add(column * 4).cast::<f32>().load() }
 }
 
-/// The numbers of a query of the block for the bounds of its pairs.
-#[derive(Clone, Copy)]
-pub(crate) struct QueryNumbers {
-    /// The terms of the error.
-    pub terms: QueryTerms,
-    /// The own term plus the threshold.
-    pub own_and_limit: f32,
-    /// A factor of the scores, if each query has its own.
-    pub factor: f32,
-}
-
 /// The bounds of the pairs of a block, for operands of one kind.
 pub(crate) trait PairBounds: Copy {
     /// The type of a product.
@@ -112,23 +98,32 @@ pub(crate) trait PairBounds: Copy {
     /// The tiles and the output.
     fn pass(&self) -> FilterPass;
 
-    /// The numbers of query `row` of the block.
+    /// The factor of the scores of query `row` of the block.
     ///
     /// # Safety
-    /// `row` < 128, and the numbers were written before a barrier.
-    unsafe fn query(&self, row: u32) -> QueryNumbers;
+    /// `row` < 128, and the numbers of the queries were written before a barrier.
+    unsafe fn factor(&self, row: u32) -> f32;
 
-    /// The greatest norm and residual of a tile that was waited for.
+    /// The error bound of the scores of query `row` with the tile of `info`.
     ///
     /// # Safety
-    /// `info` is the data of the tile.
-    unsafe fn tile(&self, info: SharedPtr<u8>) -> Bounds;
+    /// As [`factor`](Self::factor); the tile was waited for.
+    unsafe fn error(&self, row: u32, info: SharedPtr<u8>) -> f32;
+
+    /// The limit of the scores of query `row` with the tile of `info`: the threshold plus the error.
+    ///
+    /// # Safety
+    /// As [`error`](Self::error).
+    unsafe fn limit(&self, row: u32, info: SharedPtr<u8>) -> Self::Limit;
+
+    /// Whether a score is within the limit of query `row` with the tile of `info`, or NaN.
+    ///
+    /// # Safety
+    /// As [`error`](Self::error).
+    unsafe fn keeps(&self, score: f32, row: u32, info: SharedPtr<u8>) -> bool;
 
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
-
-    /// This limit of scores.
-    fn limit(&self, score: f32) -> Self::Limit;
 
     /// Whether a pair may have a score up to the limit, or NaN. `sum`, `value` and `factor` are as for
     /// [`score`](Self::score).
@@ -139,7 +134,7 @@ pub(crate) trait PairBounds: Copy {
     /// `column`.
     ///
     /// # Safety
-    /// `info` is the data of a tile that was waited for, and the rows are as for [`query`](Self::query).
+    /// `info` is the data of a tile that was waited for, and the rows are as for [`factor`](Self::factor).
     unsafe fn hits<const COLUMNS: usize>(
         &self,
         sums: &[[Self::Sum; 4]; COLUMNS],
@@ -162,20 +157,18 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
 {
     #[inline(always)]
     unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
-        let FilterPass { metric, query_count, out_values, out_stride, .. } = self.bounds.pass();
+        let FilterPass { query_count, out_values, out_stride, .. } = self.bounds.pass();
         // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited
         // tiles.
         unsafe {
             let info = info_at(visit);
-            let y = self.bounds.tile(info);
-            let of_base = QueryTerms::of_base(metric, y);
             let column = part.column();
             unroll::<ROWS>(|i| {
                 unroll::<2>(|half| {
-                    let query = self.first_query + part.row(i, half);
+                    let row = part.row(i, half);
+                    let query = self.first_query + row;
                     if query < query_count {
-                        let QueryNumbers { terms, factor, .. } = self.bounds.query(part.row(i, half));
-                        let error = terms.error_from(terms.own + of_base, y);
+                        let (factor, error) = (self.bounds.factor(row), self.bounds.error(row, info));
                         let out = query as usize * out_stride as usize
                             + (self.share.visited(visit) * TILE_ROWS + column) as usize;
                         unroll::<COLUMNS>(|j| {
@@ -193,7 +186,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
 }
 
 /// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
-struct AppendWithin<B: PairBounds> {
+struct AppendWithin<B> {
     bounds: B,
     first_query: u32,
     /// Number of tiles of the block.
@@ -202,15 +195,13 @@ struct AppendWithin<B: PairBounds> {
     /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
-    /// The limits of the part before, which a part that [continues](TileProduct::continues) it has too.
-    limits: [Option<B::Limit>; 2],
 }
 
 impl<B: PairBounds> AppendWithin<B> {
     #[inline(always)]
     fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
         let (lane, queue) = (warp::lane_id(), SharedPtr::from_address(0));
-        AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0, limits: [None; 2] }
+        AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0 }
     }
 
     /// Appends one pair to a list; the words are its upper bound, its base row, or a number that is none, and its query
@@ -303,23 +294,13 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
     #[inline(always)]
     unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
         let bounds = self.bounds;
-        let metric = bounds.pass().metric;
         // SAFETY: the tile was waited for, and all threads of the block arrive.
         unsafe {
             let info = info_at(visit);
             let column = part.column();
             unroll::<ROWS>(|i| {
                 let rows = [part.row(i, 0), part.row(i, 1)];
-                let limit = |half: usize| {
-                    let y = bounds.tile(info);
-                    let QueryNumbers { terms, own_and_limit, .. } = bounds.query(rows[half]);
-                    terms.error_from(own_and_limit + QueryTerms::of_base(metric, y), y)
-                };
-                let limits = match self.limits {
-                    [Some(first), Some(second)] if part.continues() => [first, second],
-                    _ => [bounds.limit(limit(0)), bounds.limit(limit(1))],
-                };
-                self.limits = limits.map(Some);
+                let limits = [bounds.limit(rows[0], info), bounds.limit(rows[1], info)];
                 let hits = bounds.hits(&sums[i], info, column, limits, rows);
                 // The hits of all lanes, so that the warp branches as one.
                 let hits = warp::reduce_or(FULL_MASK, hits);
@@ -327,7 +308,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                     unroll::<{ 2 * GROUPS }>(|group_half| {
                         let (group, half) = (group_half / 2, group_half % 2);
                         if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
-                            let QueryNumbers { terms, factor, .. } = bounds.query(rows[half]);
+                            let factor = bounds.factor(rows[half]);
                             let pair = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e];
                             let mut keeps = 0u32;
                             unroll::<4>(|j| {
@@ -341,12 +322,9 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                                 let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
                                 let score = bounds.score(entry_of::<4, _>(pair, at), value_at(info, column), factor);
                                 let tile: u32 = TileWord::Number.of::<u32>(info).load();
-                                #[expect(
-                                    clippy::neg_cmp_op_on_partial_ord,
-                                    reason = "NaN on either side must keep the row"
-                                )]
-                                let row = if !(score > limit(half)) { tile * TILE_ROWS + column } else { u32::MAX };
-                                let upper = score + terms.error(metric, bounds.tile(info));
+                                let kept = bounds.keeps(score, rows[half], info);
+                                let row = if kept { tile * TILE_ROWS + column } else { u32::MAX };
+                                let upper = score + bounds.error(rows[half], info);
                                 [upper.to_bits(), row, rows[half], 0]
                             });
                         }
@@ -409,20 +387,4 @@ pub(crate) unsafe fn visit<
             pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, pass.tiles));
         }
     }
-}
-
-/// As [`visit`] for products of warpgroups and resident rows: appends pairs, half a tile at a time
-/// ([`crate::product::halves`]).
-///
-/// # Safety
-/// As [`visit`].
-#[inline(always)]
-pub(crate) unsafe fn visit_halves<O: GroupOperand<HALF_COLUMNS, Sum = B::Sum>, B: PairBounds>(
-    operands: &mut impl Operands,
-    bounds: B,
-    visited: Visited,
-) {
-    let pass = visited.pass(bounds.pass(), Instruction::Wgmma.ring().stages(true));
-    // SAFETY: as the caller promises.
-    unsafe { pass.run_halves::<O>(operands, &mut AppendWithin::new(bounds, visited.first_query, pass.tiles)) }
 }

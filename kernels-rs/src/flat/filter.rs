@@ -59,13 +59,10 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, QueryNumbers, TileWord, Visited, info_at, terms_at, values, visit, visit_halves,
-};
+use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
 use crate::flat::pass::{Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::element::F16;
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
 use crate::product::mainloop::Operands;
 use crate::product::metric::{product_factor, scale_of};
@@ -105,7 +102,7 @@ const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTE
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
         => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, true>,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter_halves,
+        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, true, false>,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, false>,
 )]
@@ -241,6 +238,29 @@ impl HalfBounds {
     }
 }
 
+/// The terms of the error of query `row` of the block, and the own term plus the threshold.
+///
+/// # Safety
+/// `row` < 128, and the numbers of the queries were written before a barrier.
+#[inline(always)]
+unsafe fn query(row: u32) -> (QueryTerms, f32) {
+    // SAFETY: as the caller promises.
+    let [per_norm, per_residual, own, own_and_limit] = unsafe { terms_at().add(row).load() }.0;
+    (QueryTerms { per_norm, per_residual, own }, own_and_limit)
+}
+
+/// The greatest norm and residual of a tile.
+///
+/// # Safety
+/// `info` is the data of a tile that was waited for.
+#[inline(always)]
+unsafe fn tile(info: SharedPtr<u8>) -> Bounds {
+    // SAFETY: as the caller promises.
+    unsafe {
+        Bounds { norm: TileWord::Norm.of::<f32>(info).load(), residual: TileWord::Residual.of::<f32>(info).load() }
+    }
+}
+
 impl PairBounds for HalfBounds {
     type Sum = f32;
     type Limit = f32;
@@ -251,28 +271,34 @@ impl PairBounds for HalfBounds {
     }
 
     #[inline(always)]
-    unsafe fn query(&self, row: u32) -> QueryNumbers {
-        // SAFETY: as the caller promises.
-        let [per_norm, per_residual, own, own_and_limit] = unsafe { terms_at().add(row).load() }.0;
-        QueryNumbers { terms: QueryTerms { per_norm, per_residual, own }, own_and_limit, factor: 1.0 }
+    unsafe fn factor(&self, _: u32) -> f32 {
+        1.0
     }
 
     #[inline(always)]
-    unsafe fn tile(&self, info: SharedPtr<u8>) -> Bounds {
+    unsafe fn error(&self, row: u32, info: SharedPtr<u8>) -> f32 {
         // SAFETY: as the caller promises.
-        unsafe {
-            Bounds { norm: TileWord::Norm.of::<f32>(info).load(), residual: TileWord::Residual.of::<f32>(info).load() }
-        }
+        let ((terms, _), y) = unsafe { (query(row), tile(info)) };
+        terms.error(self.launch.pass.metric, y)
+    }
+
+    #[inline(always)]
+    unsafe fn limit(&self, row: u32, info: SharedPtr<u8>) -> f32 {
+        // SAFETY: as the caller promises.
+        let ((terms, own_and_limit), y) = unsafe { (query(row), tile(info)) };
+        terms.error_from(own_and_limit + QueryTerms::of_base(self.launch.pass.metric, y), y)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+    unsafe fn keeps(&self, score: f32, row: u32, info: SharedPtr<u8>) -> bool {
+        // SAFETY: the same contract.
+        !(score > unsafe { self.limit(row, info) })
     }
 
     #[inline(always)]
     fn score(&self, sum: f32, value: f32, _: f32) -> f32 {
         mul_add_f32(sum, self.factor, value)
-    }
-
-    #[inline(always)]
-    fn limit(&self, score: f32) -> f32 {
-        score
     }
 
     #[inline(always)]
@@ -354,20 +380,6 @@ unsafe fn filter<
     unsafe {
         if let Some((mut operands, bounds, visited)) = begin(launch, DENSE) {
             visit::<P, _, ROWS, COLUMNS, RESIDENT, DENSE>(&mut operands, bounds, visited);
-        }
-    }
-}
-
-/// Appends pairs, with resident queries.
-///
-/// # Safety
-/// As [`Filter`].
-#[inline(always)]
-unsafe fn filter_halves(launch: Filter) {
-    // SAFETY: as for `filter`.
-    unsafe {
-        if let Some((mut operands, bounds, visited)) = begin(launch, false) {
-            visit_halves::<F16, _>(&mut operands, bounds, visited);
         }
     }
 }

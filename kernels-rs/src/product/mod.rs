@@ -17,13 +17,11 @@
 //! | [`ring`] | the place of chunks in shared memory during a product |
 //! | [`instruction`] | the instructions that multiply tiles, with one file for each |
 //! | [`mainloop`] | the main loop of tile products, over operands, an instruction and an epilogue |
-//! | [`halves`] | the main loop of warpgroups that use one half of a tile while they multiply the other |
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates |
 
 pub mod bounds;
 pub mod canonical;
 pub mod element;
-pub mod halves;
 pub mod instruction;
 pub mod mainloop;
 pub mod metric;

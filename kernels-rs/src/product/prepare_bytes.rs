@@ -28,7 +28,7 @@ use crate::product::tile::TILE_ROWS;
 /// Number of warps in a block of these kernels.
 const WARPS_PER_BLOCK: u32 = 4;
 
-/// Writes value and norm of each row, and raises the norms of its tile and of the set.
+/// Writes value and norm of each row, and raises the norm of the set.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -59,8 +59,6 @@ pub struct PrepareBytes {
     pub of_lists: u32,
     /// Upper bound of the norm of each padded row; absent: not written.
     pub norms: Option<PtrMut<f32>>,
-    /// Bits of the greatest norm of each tile of rows, which the launch raises; absent: none.
-    pub tile_norms: Option<PtrMut<u32>>,
     /// Bits of the greatest norm of all rows, which the launch raises: one word.
     pub set_norm: PtrMut<u32>,
     /// The canonical Σx² of each of `count` rows; absent: not written.
@@ -91,7 +89,7 @@ pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
 #[inline(always)]
 unsafe fn prepare<E: Element>(launch: PrepareBytes) {
     let PrepareBytes { rows, count, padded_count, stride, metric, values, of_lists, norms, .. } = launch;
-    let PrepareBytes { tile_norms, set_norm, row_squares: canonical, .. } = launch;
+    let PrepareBytes { set_norm, row_squares: canonical, .. } = launch;
     let at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     // SAFETY: a block has as many rows as warps, which divide a tile, so each row of the grid is one of a listed tile.
     let row = unsafe { listed_row(launch.tiles, at) };
@@ -121,9 +119,6 @@ unsafe fn prepare<E: Element>(launch: PrepareBytes) {
             global::store(values.wrapping_add(row as usize), if exists { value } else { f32::INFINITY.to_bits() });
             if let Some(norms) = norms {
                 global::store(norms.wrapping_add(row as usize), norm);
-            }
-            if let Some(tile_norms) = tile_norms {
-                raise(tile_norms.wrapping_add((row / TILE_ROWS) as usize), norm);
             }
             raise(*set_norm, norm);
             if let Some(canonical) = canonical

@@ -26,7 +26,6 @@ struct Set {
     rows: Vec<u8>,
     values: Vec<u32>,
     norms: Vec<f32>,
-    tile_norms: Vec<f32>,
     set_norm: f32,
     squares: Vec<f64>,
 }
@@ -48,7 +47,6 @@ impl Set {
         }
         let at = Buffer::from_slice(&rows);
         let (mut values, mut norms) = (Buffer::<u32>::new_poisoned(padded), Buffer::<f32>::new_poisoned(padded));
-        let mut tile_norms = Buffer::from_slice(&vec![0u32; padded / TILE]);
         let (mut set_norm, mut squares) = (Buffer::from_slice(&[0u32]), Buffer::<f64>::new_poisoned(count));
         let launch = PrepareBytes {
             rows: at.as_ptr(),
@@ -61,7 +59,6 @@ impl Set {
             values: values.as_mut_ptr(),
             of_lists: 0,
             norms: Some(norms.as_mut_ptr()),
-            tile_norms: Some(tile_norms.as_mut_ptr()),
             set_norm: set_norm.as_mut_ptr(),
             row_squares: Some(squares.as_mut_ptr()),
         };
@@ -76,7 +73,6 @@ impl Set {
             rows,
             values: values.to_vec(),
             norms: norms.to_vec(),
-            tile_norms: tile_norms.to_vec().into_iter().map(f32::from_bits).collect(),
             set_norm: f32::from_bits(set_norm.to_vec()[0]),
             squares: squares.to_vec(),
         }
@@ -110,7 +106,6 @@ impl Set {
             assert!(self.values[row].abs_diff(value) <= u32::from(matches!(self.metric, Metric::Cosine)), "row {row}");
             let found = self.norms[row];
             assert!(f64::from(found) >= bound && f64::from(found) <= bound * 1.00001 + 1e-30, "row {row}: {found}");
-            assert!(self.tile_norms[row / TILE] >= found);
             greatest = greatest.max(found);
             if row < self.count {
                 assert_eq!(self.squares[row], squares as f64);
@@ -132,9 +127,9 @@ impl Set {
         }
     }
 
-    /// The largest error that the filter may allow for a query and a row.
-    fn error(&self, query: usize, base: &Set, row: usize) -> f64 {
-        let (x, y) = (f64::from(self.norms[query]), f64::from(base.tile_norms[row / TILE]));
+    /// The largest error that the filter may allow for a query.
+    fn error(&self, query: usize, base: &Set) -> f64 {
+        let (x, y) = (f64::from(self.norms[query]), f64::from(base.set_norm));
         let unit = 1.1 / 1_048_576.0;
         1e-34 + if matches!(self.metric, Metric::L2) { unit * (x * x + y * y) } else { unit * x * y }
     }
@@ -150,7 +145,7 @@ impl Set {
     ) -> (Vec<f32>, Vec<u32>, Vec<u32>) {
         let (queries, rows) = (Buffer::from_slice(&self.rows), Buffer::from_slice(&base.rows));
         let (query_values, base_values) = (Buffer::from_slice(&self.values), Buffer::from_slice(&base.values));
-        let (query_norms, tile_norms) = (Buffer::from_slice(&self.norms), Buffer::from_slice(&base.tile_norms));
+        let (query_norms, base_norm) = (Buffer::from_slice(&self.norms), Buffer::from_slice(&[base.set_norm]));
         let thresholds = Buffer::from_slice(thresholds);
         let mut out_values = Buffer::<f32>::new_poisoned(self.count * out_stride);
         let mut out_rows = Buffer::<u32>::new_poisoned(self.count * out_stride);
@@ -163,7 +158,7 @@ impl Set {
             query_values: query_values.as_ptr(),
             query_norms: query_norms.as_ptr(),
             base_values: base_values.as_ptr(),
-            tile_norms: tile_norms.as_ptr(),
+            base_norm: base_norm.as_ptr(),
             pass: FilterPass {
                 query_count: self.count as u32,
                 row_count: base.count as u32,
@@ -222,7 +217,7 @@ fn upper_bounds_of_all_pairs_are_stored() {
                     assert_eq!(upper, f64::INFINITY);
                     continue;
                 }
-                let (score, error) = (x.score(query, &y, row), x.error(query, &y, row));
+                let (score, error) = (x.score(query, &y, row), x.error(query, &y));
                 assert!(upper >= score && upper <= score + 2.0 * error, "case {case}, {query}, {row}: {score} {upper}");
             }
         }
@@ -257,7 +252,7 @@ fn pairs_within_the_limits_are_appended() {
                 found[own.clone()].iter().map(|&row| row as usize).zip(upper[own.clone()].iter().copied()).collect();
             assert_eq!(found.len(), own.len(), "case {case}: a row is there twice");
             for &row in &rows {
-                let (score, error) = (x.score(query, &y, row), x.error(query, &y, row));
+                let (score, error) = (x.score(query, &y, row), x.error(query, &y));
                 let above = score - f64::from(threshold);
                 match found.get(&row) {
                     Some(&upper) => {
@@ -306,7 +301,7 @@ fn the_longest_vectors_of_extremes_stay_in_range() {
                         Metric::Cosine => ((-1.0 / norm as f32).to_bits(), direction),
                     };
                 }
-                set.tile_norms = vec![set.norms[..set.count].iter().fold(0.0, |a: f32, &b| a.max(b))];
+                set.set_norm = set.norms[..set.count].iter().fold(0.0, |a: f32, &b| a.max(b));
             }
             let thresholds: Vec<f32> = (0..2).map(|query| x.score(query, &y, 0) as f32).collect();
             let way = (instruction, FilterOutput::Append);
@@ -315,7 +310,7 @@ fn the_longest_vectors_of_extremes_stay_in_range() {
                 let found = &found[query * 8..][..counts[query] as usize];
                 for row in 0..3 {
                     let above = x.score(query, &y, row) - f64::from(threshold);
-                    let (is_there, error) = (found.contains(&(row as u32)), x.error(query, &y, row));
+                    let (is_there, error) = (found.contains(&(row as u32)), x.error(query, &y));
                     assert!(if is_there { above <= 2.0 * error } else { above > 0.0 }, "case {case}, {query}, {row}");
                 }
             }

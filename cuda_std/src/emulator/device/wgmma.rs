@@ -58,20 +58,13 @@ pub trait Sums {
     /// # Safety
     /// As `wgmma::wait`.
     unsafe fn wait(&mut self, site: Site);
-
-    fn copied(&self) -> Self;
 }
 
-impl<N: Copy, const TILES: usize> Sums for [[N; 4]; TILES] {
+impl<N, const TILES: usize> Sums for [[N; 4]; TILES] {
     #[inline(always)]
     unsafe fn wait(&mut self, site: Site) {
         // SAFETY: same contract.
         unsafe { wait(site) }
-    }
-
-    #[inline(always)]
-    fn copied(&self) -> Self {
-        *self
     }
 }
 
@@ -80,10 +73,6 @@ pub trait HalfSums: Sums {
     /// # Safety
     /// As `wgmma::start_f16`.
     unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_new_f16`.
-    unsafe fn start_new_f16(&mut self, a: u32, b: u32, site: Site);
 }
 
 impl<const TILES: usize> HalfSums for [[f32; 4]; TILES] {
@@ -91,12 +80,6 @@ impl<const TILES: usize> HalfSums for [[f32; 4]; TILES] {
     unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
         unsafe { start_halves(self, (a, b, add), site) }
-    }
-
-    #[inline(always)]
-    unsafe fn start_new_f16(&mut self, a: u32, b: u32, site: Site) {
-        // SAFETY: same contract.
-        unsafe { self.start_f16(a, b, false, site) }
     }
 }
 
@@ -107,16 +90,8 @@ pub trait ByteSums: Sums {
     unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site);
 
     /// # Safety
-    /// As `wgmma::start_new_s8`.
-    unsafe fn start_new_s8(&mut self, a: u32, b: u32, site: Site);
-
-    /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_new_u8`.
-    unsafe fn start_new_u8(&mut self, a: u32, b: u32, site: Site);
 }
 
 impl<const TILES: usize> ByteSums for [[i32; 4]; TILES] {
@@ -127,21 +102,9 @@ impl<const TILES: usize> ByteSums for [[i32; 4]; TILES] {
     }
 
     #[inline(always)]
-    unsafe fn start_new_s8(&mut self, a: u32, b: u32, site: Site) {
-        // SAFETY: same contract.
-        unsafe { self.start_s8(a, b, false, site) }
-    }
-
-    #[inline(always)]
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
         unsafe { start_bytes(self, Operation::StartU8, (a, b, add), i32::from, site) }
-    }
-
-    #[inline(always)]
-    unsafe fn start_new_u8(&mut self, a: u32, b: u32, site: Site) {
-        // SAFETY: same contract.
-        unsafe { self.start_u8(a, b, false, site) }
     }
 }
 

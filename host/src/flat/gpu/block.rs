@@ -185,7 +185,7 @@ impl Block {
                         query_values: queries.part(queries.layout.values.cast::<u32>()).into(),
                         query_norms: queries.part(queries.layout.norms).into(),
                         base_values: base_values.cast(),
-                        tile_norms: base.tile_norms(),
+                        base_norm: base.bounds(),
                         pass,
                     };
                     let kernel = ByteFilter::kernel((key, instruction, output, launch.residency()));

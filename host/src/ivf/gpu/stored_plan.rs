@@ -232,7 +232,6 @@ impl Measured<'_> {
                     values: values.cast(),
                     of_lists: 1,
                     norms: None,
-                    tile_norms: None,
                     set_norm: bounds.take(1),
                     row_squares: None,
                 };

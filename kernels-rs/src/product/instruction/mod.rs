@@ -161,12 +161,6 @@ pub trait TileProduct<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// The first row of the lanes that multiply together, the same for all of them.
     fn first_row(&self) -> u32;
 
-    /// Whether this part has the rows of the part whose scores were used before it, and other columns of the same tile.
-    #[inline(always)]
-    fn continues(&self) -> bool {
-        false
-    }
-
     /// Makes `sums` ready for the first chunk of a tile.
     fn clear(sums: &mut Self::Sums);
 
