@@ -40,7 +40,9 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
+use crate::flat::epilogue::{
+    GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, bits_of, info_at, terms_at, values, visit,
+};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
@@ -341,10 +343,16 @@ impl PairBounds for ByteBounds {
     }
 
     #[inline(always)]
-    fn may_keep(&self, sum: i32, value: f32, factor: f32, limit: i32) -> bool {
+    fn may_keep(
+        &self,
+        sum: impl Fn(usize, usize) -> i32,
+        value: impl Fn(usize) -> [f32; 2],
+        factor: f32,
+        limit: i32,
+    ) -> u32 {
         match self.pass.metric {
-            Metric::L2 | Metric::InnerProduct => surplus(sum, value) >= limit,
-            Metric::Cosine => within(sum as f32 * value, factor, limit),
+            Metric::L2 | Metric::InnerProduct => bits_of(sum, value, |sum, value| surplus(sum, value) >= limit),
+            Metric::Cosine => bits_of(sum, value, |sum, value| within(sum as f32 * value, factor, limit)),
         }
     }
 

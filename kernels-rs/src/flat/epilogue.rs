@@ -125,9 +125,15 @@ pub(crate) trait PairBounds: Copy {
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
-    /// Whether a pair may have a score up to the limit, or NaN. `sum`, `value` and `factor` are as for
-    /// [`score`](Self::score).
-    fn may_keep(&self, sum: Self::Sum, value: f32, factor: f32, limit: Self::Limit) -> bool;
+    /// One bit for each of eight pairs of a row, 2 · j + e for `sum(j, e)` and `value(j)[e]`, that may have a score up to
+    /// the limit, or NaN. `factor` is as for [`score`](Self::score).
+    fn may_keep(
+        &self,
+        sum: impl Fn(usize, usize) -> Self::Sum,
+        value: impl Fn(usize) -> [f32; 2],
+        factor: f32,
+        limit: Self::Limit,
+    ) -> u32;
 
     /// One bit for each group of eight pairs of a row, of which one [may be kept](Self::may_keep): bit 2 · group +
     /// half. `sums` are the products of the queries `rows` of the block at the lane's columns, the first of which is
@@ -310,14 +316,8 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                         if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
                             let factor = bounds.factor(rows[half]);
                             let pair = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e];
-                            let mut keeps = 0u32;
-                            unroll::<4>(|j| {
-                                let value = values(info, column + 32 * group as u32 + 8 * j as u32);
-                                unroll::<2>(|e| {
-                                    let keep = bounds.may_keep(pair(j, e), value[e], factor, limits[half]);
-                                    keeps |= (keep as u32) << (2 * j + e);
-                                });
-                            });
+                            let of_rows = |j: usize| values(info, column + 32 * group as u32 + 8 * j as u32);
+                            let keeps = bounds.may_keep(pair, of_rows, factor, limits[half]);
                             self.keep(keeps, |at| {
                                 let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
                                 let score = bounds.score(entry_of::<4, _>(pair, at), value_at(info, column), factor);
@@ -387,4 +387,19 @@ pub(crate) unsafe fn visit<
             pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, pass.tiles));
         }
     }
+}
+
+/// One bit for each of eight pairs for which `keep` is true.
+#[inline(always)]
+pub(crate) fn bits_of<S: Copy>(
+    sum: impl Fn(usize, usize) -> S,
+    value: impl Fn(usize) -> [f32; 2],
+    keep: impl Fn(S, f32) -> bool,
+) -> u32 {
+    let mut bits = 0u32;
+    unroll::<4>(|j| {
+        let value = value(j);
+        unroll::<2>(|e| bits |= (keep(sum(j, e), value[e]) as u32) << (2 * j + e));
+    });
+    bits
 }

@@ -59,7 +59,9 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
+use crate::flat::epilogue::{
+    GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, bits_of, info_at, terms_at, values, visit,
+};
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
 use crate::flat::pass::{Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
@@ -303,8 +305,14 @@ impl PairBounds for HalfBounds {
 
     #[inline(always)]
     #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-    fn may_keep(&self, sum: f32, value: f32, factor: f32, limit: f32) -> bool {
-        !(self.score(sum, value, factor) > limit)
+    fn may_keep(
+        &self,
+        sum: impl Fn(usize, usize) -> f32,
+        value: impl Fn(usize) -> [f32; 2],
+        factor: f32,
+        limit: f32,
+    ) -> u32 {
+        bits_of(sum, value, |sum, value| !(self.score(sum, value, factor) > limit))
     }
 
     #[inline(always)]
