@@ -354,7 +354,9 @@ impl Visited {
         let Visited { chunks, share, .. } = self;
         // SAFETY: the header is in the shared memory of the block.
         let at = unsafe { shared::dynamic::<u8>().add(HEADER_BYTES) };
-        Pass { at, rows_bytes: CHUNK_TILE_BYTES, chunks, tiles: share.tiles(filter.tiles), stages }
+        // Products of warps have three stages.
+        let together = if stages == 4 { 2 } else { 1 };
+        Pass { at, rows_bytes: CHUNK_TILE_BYTES, chunks, tiles: share.tiles(filter.tiles), stages, together }
     }
 }
 

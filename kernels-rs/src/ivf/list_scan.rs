@@ -727,7 +727,14 @@ pub(crate) unsafe fn scan<
     // storage has a whole tile of rows from the start of every list's last tile.
     unsafe {
         let header = Header::new(QUERIES);
-        let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };
+        let pass = Pass {
+            at: header.end,
+            rows_bytes: QUERIES * CHUNK_BYTES,
+            chunks,
+            tiles: 0,
+            stages: R::STAGES,
+            together: 1,
+        };
         let (ring, stage_bytes) = pass.ring(RESIDENT);
         // The barriers of the first item precede the first use.
         rows.begin(ring.add(R::STAGES * stage_bytes), thread);

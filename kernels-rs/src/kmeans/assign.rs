@@ -743,6 +743,7 @@ unsafe fn assign<
             chunks: stride / CHUNK,
             tiles,
             stages: P::INSTRUCTION.ring().stages(RESIDENT),
+            together: 1,
         };
         pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
         thread::sync_threads();

@@ -19,6 +19,8 @@
 //!    not drain before the last tile. A step is one chunk of one tile.
 //! 3. With one stage a chunk is made just before its use: for operands that are computed and leave no room for more
 //!    stages.
+//! 4. Two chunks can share a wait and a barrier ([`Pass::together`]): warps that differ in their use of a tile then
+//!    meet half as often.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, thread, unroll, warp};
@@ -65,7 +67,7 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
 
     /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from
-    /// the next.
+    /// the next, unless chunks come [together](Pass::together).
     ///
     /// # Safety
     /// The tile exists.
@@ -98,6 +100,8 @@ pub struct Pass {
     pub tiles: u32,
     /// Number of stages of the ring.
     pub stages: u32,
+    /// Number of chunks that are waited for together, a constant: 1, or half of the stages.
+    pub together: u32,
 }
 
 impl Pass {
@@ -122,7 +126,7 @@ impl Pass {
         operands: &mut impl Operands,
         epilogue: &mut impl Epilogue<P, ROWS, COLUMNS>,
     ) {
-        let Pass { at, rows_bytes, chunks, tiles, stages } = self;
+        let Pass { at, rows_bytes, chunks, tiles, stages, together } = self;
         let (ring, stage_bytes) = self.ring(RESIDENT);
         // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller
         // promises; a stage is refilled after the barrier that follows its last product.
@@ -152,7 +156,7 @@ impl Pass {
                 async_copy::commit();
             };
             unroll::<3>(|s| {
-                if (s as u32) < stages - 1 {
+                if (s as u32) < stages - together {
                     load_step();
                 }
             });
@@ -160,19 +164,23 @@ impl Pass {
 
             let part = P::new(warp::warp_id(), warp::lane_id());
             let mut sums = P::START;
-            let (mut stage, mut tile) = (0, 0);
+            let (mut stage, mut tile, mut waited) = (0, 0, 0);
             while tile < tiles {
                 epilogue.before_tile(tile);
                 P::clear(&mut sums);
                 let mut chunk = 0;
                 while chunk < chunks {
-                    wait_for_stage(stages);
-                    if stages > 1 {
-                        P::publish();
+                    if waited == 0 {
+                        wait_for_stage(stages / together);
+                        if stages > 1 {
+                            P::publish();
+                        }
+                        // Also orders the last reads of the stages, and of the data of their tiles, before the loads
+                        // that overwrite them.
+                        thread::sync_threads();
                     }
-                    // Also orders the last reads of the stage, and of the tile's data, before the loads that overwrite
-                    // them.
-                    thread::sync_threads();
+                    let loads = waited == 0;
+                    waited = if waited + 1 == together { 0 } else { waited + 1 };
                     if stages == 1 {
                         load_step();
                         P::publish();
@@ -182,8 +190,12 @@ impl Pass {
                     let rows_at = if RESIDENT { at.add(chunk * rows_bytes) } else { tile_at.add(CHUNK_TILE_BYTES) };
                     let wanted = epilogue.wanted(&part);
                     part.multiply_chunk(&mut sums, rows_at, tile_at, chunk > 0, wanted, || {
-                        if stages > 1 {
-                            load_step();
+                        if stages > 1 && loads {
+                            unroll::<2>(|chunk| {
+                                if (chunk as u32) < together {
+                                    load_step();
+                                }
+                            });
                         }
                     });
                     stage = if stage + 1 == stages { 0 } else { stage + 1 };

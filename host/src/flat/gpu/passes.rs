@@ -33,7 +33,7 @@ use crate::select::gpu::{Columns, Select, SelectPlan, select};
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
 /// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best
 /// size grows with √k. A sample of `sample_rows` is right for the square of this number of neighbours.
-const SAMPLE_ROOT: u32 = 5;
+const SAMPLE_ROOT: u32 = 3;
 /// Smallest ratio of base to sample for which a pass between them pays.
 const MIDDLE_FROM: u32 = 16;
 /// Room of a candidate list, relative to the number expected for data in random order.
