@@ -125,8 +125,8 @@ pub(crate) trait PairBounds: Copy {
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
-    /// One bit for each of eight pairs of a row, 2 · j + e for `sum(j, e)` and `value(j)[e]`, that may have a score up to
-    /// the limit, or NaN. `factor` is as for [`score`](Self::score).
+    /// One bit for each of eight pairs of a row, 2 · j + e for `sum(j, e)` and `value(j)[e]`, that may have a score up
+    /// to the limit, or NaN. `factor` is as for [`score`](Self::score).
     fn may_keep(
         &self,
         sum: impl Fn(usize, usize) -> Self::Sum,

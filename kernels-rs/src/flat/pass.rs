@@ -127,9 +127,9 @@ impl Share {
 pub(crate) struct TileWalk {
     /// The next number.
     next: u32,
-    /// What it grows by from one tile to the next, and by one more where `rest` reaches `group`.
+    /// The distance to the number after it; one more where `rest` reaches `group`.
     step: u32,
-    /// The visited tiles since the last multiple of the skip, and what they grow by.
+    /// The visited tiles since the last multiple of the skip, and the distance to those of the next tile.
     rest: u32,
     step_rest: u32,
     /// The visited tiles between two multiples of the skip.

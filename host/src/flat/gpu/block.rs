@@ -21,12 +21,12 @@ pub(super) const MOST_QUERIES: usize = u32::MAX as usize / 2;
 pub(crate) struct Tuning {
     /// Component products (queries × rows × components) up to which the filter costs more than it saves.
     pub direct_work: u64,
+    /// For vectors of bytes: what each row adds to `direct_work`.
+    pub byte_row_work: u64,
     /// Component products of the queries of a set of rows up to which they are searched with those of other sets.
     pub shared_work: u64,
     /// Smallest number of sample rows for the first threshold.
     pub sample_rows: u32,
-    /// Number of appended pairs that cost as much as the three launches of a middle pass.
-    pub middle_pairs: u64,
     /// Number of slots of a query's list in the first attempt of a range search.
     pub range_list: u32,
 }
@@ -37,18 +37,16 @@ impl Tuning {
         if limits.emulated {
             // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows
             // than neighbours. A small sample lets small cases have the middle pass, and short lists let them overflow.
-            return Tuning { direct_work: 0, shared_work: 2_000, sample_rows: 128, middle_pairs: 0, range_list: 32 };
+            return Tuning { direct_work: 0, byte_row_work: 0, shared_work: 2_000, sample_rows: 128, range_list: 32 };
         }
         // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128
         // components: 500,000 rows for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089,
         // 0.086), 60,000 for four (0.076, 0.070). A set of rows that shares a launch must have no more.
-        //
-        // A pair that is appended took 0.6 ns of the device, and a middle pass 20 µs with few queries (H200).
         Tuning {
             direct_work: 48_000_000,
+            byte_row_work: 60,
             shared_work: 48_000_000,
             sample_rows: 8192,
-            middle_pairs: 32_768,
             range_list: 1024,
         }
     }
@@ -91,9 +89,10 @@ impl Block {
         let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
         let direct = match self.shape.operands {
             Operands::Halves => self.tuning.direct_work,
-            // A quarter of the bytes of f32, and integer sums. Predicted, not measured: 65 µs for one query among
-            // 1,000,000 × 128, of which 40 are distances; the filter has twelve launches and reads as much.
-            Operands::Bytes(_) => 4 * self.tuning.direct_work,
+            // Per row, the filter has a part of its cost whatever the number of queries. On an H200 with 128
+            // components, ms with the filter and without: one query and 500,000 rows .100, .083, 1,000,000 .13, .12;
+            // two queries and 125,000 rows .064, .055, 250,000 .067, .078; four and 125,000 .061, .080.
+            Operands::Bytes(_) => self.tuning.direct_work + self.tuning.byte_row_work * rows,
         };
         work > direct && self.shape.has_bound()
     }
