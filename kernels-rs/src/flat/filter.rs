@@ -349,7 +349,7 @@ impl PairBounds for HalfBounds {
     }
 }
 
-/// What the block multiplies, and the bounds of its pairs; `None` if it has no tiles.
+/// The operands of the block and the bounds of its pairs; `None` if it has no tiles.
 ///
 /// # Safety
 /// As [`Filter`].

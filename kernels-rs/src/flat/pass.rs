@@ -125,7 +125,7 @@ impl Share {
 /// the instructions of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct TileWalk {
-    /// The next number.
+    /// The number that comes next.
     next: u32,
     /// The distance to the number after it; one more where `rest` reaches `group`.
     step: u32,
