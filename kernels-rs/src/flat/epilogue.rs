@@ -354,9 +354,7 @@ impl Visited {
         let Visited { chunks, share, .. } = self;
         // SAFETY: the header is in the shared memory of the block.
         let at = unsafe { shared::dynamic::<u8>().add(HEADER_BYTES) };
-        // Products of warps have three stages.
-        let together = if stages == 4 { 2 } else { 1 };
-        Pass { at, rows_bytes: CHUNK_TILE_BYTES, chunks, tiles: share.tiles(filter.tiles), stages, together }
+        Pass { at, rows_bytes: CHUNK_TILE_BYTES, chunks, tiles: share.tiles(filter.tiles), stages }
     }
 }
 
@@ -381,12 +379,18 @@ pub(crate) unsafe fn visit<
 ) {
     let pass = visited.pass(bounds.pass(), P::INSTRUCTION.ring().stages(RESIDENT));
     let Visited { first_query, share, .. } = visited;
+    let tiles = pass.tiles;
     // SAFETY: as the caller promises.
     unsafe {
         if DENSE {
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut DenseBounds { bounds, first_query, share });
+            let dense = &mut DenseBounds { bounds, first_query, share };
+            pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, dense);
+        } else if pass.stages == 4 {
+            let append = &mut AppendWithin::new(bounds, first_query, tiles);
+            pass.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
         } else {
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(operands, &mut AppendWithin::new(bounds, first_query, pass.tiles));
+            let append = &mut AppendWithin::new(bounds, first_query, tiles);
+            pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, append);
         }
     }
 }

@@ -727,14 +727,7 @@ pub(crate) unsafe fn scan<
     // storage has a whole tile of rows from the start of every list's last tile.
     unsafe {
         let header = Header::new(QUERIES);
-        let pass = Pass {
-            at: header.end,
-            rows_bytes: QUERIES * CHUNK_BYTES,
-            chunks,
-            tiles: 0,
-            stages: R::STAGES,
-            together: 1,
-        };
+        let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };
         let (ring, stage_bytes) = pass.ring(RESIDENT);
         // The barriers of the first item precede the first use.
         rows.begin(ring.add(R::STAGES * stage_bytes), thread);
@@ -771,7 +764,7 @@ pub(crate) unsafe fn scan<
             let mut scores =
                 ItemScores::<RESIDENT, APPEND> { work: &work, header, item, thread, row, next_value, multiplies };
             let pass = Pass { tiles: (end - first_row).div_ceil(TILE_ROWS), ..pass };
-            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut scores);
+            pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(&mut operands, &mut scores);
         }
     }
 }

@@ -743,9 +743,8 @@ unsafe fn assign<
             chunks: stride / CHUNK,
             tiles,
             stages: P::INSTRUCTION.ring().stages(RESIDENT),
-            together: 1,
         };
-        pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
+        pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(&mut operands, &mut epilogue);
         thread::sync_threads();
         epilogue.finish();
     }

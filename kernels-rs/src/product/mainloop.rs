@@ -19,8 +19,7 @@
 //!    not drain before the last tile. A step is one chunk of one tile.
 //! 3. With one stage a chunk is made just before its use: for operands that are computed and leave no room for more
 //!    stages.
-//! 4. Two chunks can share a wait and a barrier ([`Pass::together`]): warps that differ in their use of a tile then
-//!    meet half as often.
+//! 4. Two chunks can share a wait and a barrier: warps that differ in their use of a tile then meet half as often.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, thread, unroll, warp};
@@ -67,7 +66,7 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
 
     /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from
-    /// the next, unless chunks come [together](Pass::together).
+    /// the next, unless two chunks share one.
     ///
     /// # Safety
     /// The tile exists.
@@ -100,8 +99,6 @@ pub struct Pass {
     pub tiles: u32,
     /// Number of stages of the ring.
     pub stages: u32,
-    /// Number of chunks that are waited for together, a constant: 1, or half of the stages.
-    pub together: u32,
 }
 
 impl Pass {
@@ -116,17 +113,24 @@ impl Pass {
         }
     }
 
-    /// Multiplies the rows of the block with each tile. All threads of the block arrive.
+    /// Multiplies the rows of the block with each tile. All threads of the block arrive. `TOGETHER` chunks share a wait
+    /// and a barrier: 1, or 2 of 4 stages.
     ///
     /// # Safety
     /// Shared memory has room for the chunks of a pass; chunks and tiles exist. No thread uses that room any more.
     #[inline(always)]
-    pub unsafe fn run<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
+    pub unsafe fn run<
+        P: TileProduct<ROWS, COLUMNS>,
+        const ROWS: usize,
+        const COLUMNS: usize,
+        const RESIDENT: bool,
+        const TOGETHER: u32,
+    >(
         self,
         operands: &mut impl Operands,
         epilogue: &mut impl Epilogue<P, ROWS, COLUMNS>,
     ) {
-        let Pass { at, rows_bytes, chunks, tiles, stages, together } = self;
+        let Pass { at, rows_bytes, chunks, tiles, stages } = self;
         let (ring, stage_bytes) = self.ring(RESIDENT);
         // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller
         // promises; a stage is refilled after the barrier that follows its last product.
@@ -156,7 +160,7 @@ impl Pass {
                 async_copy::commit();
             };
             unroll::<3>(|s| {
-                if (s as u32) < stages - together {
+                if (s as u32) < stages - TOGETHER {
                     load_step();
                 }
             });
@@ -170,8 +174,10 @@ impl Pass {
                 P::clear(&mut sums);
                 let mut chunk = 0;
                 while chunk < chunks {
-                    if waited == 0 {
-                        wait_for_stage(stages / together);
+                    // Whether this chunk is the first of those that come together.
+                    let first = TOGETHER == 1 || waited == 0;
+                    if first {
+                        wait_for_stage(stages / TOGETHER);
                         if stages > 1 {
                             P::publish();
                         }
@@ -179,8 +185,9 @@ impl Pass {
                         // that overwrite them.
                         thread::sync_threads();
                     }
-                    let loads = waited == 0;
-                    waited = if waited + 1 == together { 0 } else { waited + 1 };
+                    if TOGETHER > 1 {
+                        waited = if waited + 1 == TOGETHER { 0 } else { waited + 1 };
+                    }
                     if stages == 1 {
                         load_step();
                         P::publish();
@@ -190,12 +197,11 @@ impl Pass {
                     let rows_at = if RESIDENT { at.add(chunk * rows_bytes) } else { tile_at.add(CHUNK_TILE_BYTES) };
                     let wanted = epilogue.wanted(&part);
                     part.multiply_chunk(&mut sums, rows_at, tile_at, chunk > 0, wanted, || {
-                        if stages > 1 && loads {
-                            unroll::<2>(|chunk| {
-                                if (chunk as u32) < together {
-                                    load_step();
-                                }
-                            });
+                        if stages > 1 && first {
+                            load_step();
+                            if TOGETHER > 1 {
+                                load_step();
+                            }
                         }
                     });
                     stage = if stage + 1 == stages { 0 } else { stage + 1 };
