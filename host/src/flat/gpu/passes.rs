@@ -32,8 +32,9 @@ use crate::select::gpu::{Columns, Select, SelectPlan, select};
 /// Smallest number of sample rows for each neighbour.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
 /// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best
-/// size grows with √k. A sample of `sample_rows` is right for the square of this number of neighbours. With 3 instead of
-/// 5, 10,000 queries among 1,000,000 vectors of 128 bytes took 2 % less for k = 100, and 3 % more for k = 1,000 (H200).
+/// size grows with √k. A sample of `sample_rows` is right for the square of this number of neighbours. With 3 instead
+/// of 5, 10,000 queries among 1,000,000 vectors of 128 bytes took 2 % less for k = 100, and 3 % more for k = 1,000
+/// (H200).
 const SAMPLE_ROOT: u32 = 5;
 /// Smallest ratio of base to sample for which a pass between them pays.
 const MIDDLE_FROM: u32 = 16;
