@@ -116,7 +116,8 @@ pub(crate) trait PairBounds: Copy {
     /// As [`error`](Self::error).
     unsafe fn limit(&self, row: u32, info: SharedPtr<u8>) -> Self::Limit;
 
-    /// Whether a score is within the limit of query `row` with the tile of `info`, or NaN.
+    /// Whether the score of a pair that [may be kept](Self::may_keep) is within the limit of query `row` with the tile
+    /// of `info`, or NaN.
     ///
     /// # Safety
     /// As [`error`](Self::error).

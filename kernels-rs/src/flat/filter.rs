@@ -291,11 +291,10 @@ impl PairBounds for HalfBounds {
         terms.error_from(own_and_limit + QueryTerms::of_base(self.launch.pass.metric, y), y)
     }
 
+    /// [`may_keep`](PairBounds::may_keep) has compared the score itself.
     #[inline(always)]
-    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-    unsafe fn keeps(&self, score: f32, row: u32, info: SharedPtr<u8>) -> bool {
-        // SAFETY: the same contract.
-        !(score > unsafe { self.limit(row, info) })
+    unsafe fn keeps(&self, _: f32, _: u32, _: SharedPtr<u8>) -> bool {
+        true
     }
 
     #[inline(always)]
