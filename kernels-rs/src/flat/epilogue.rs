@@ -10,7 +10,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, shared, unroll, warp};
 
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
-use crate::product::instruction::{Scores, Sum, TileProduct, entry_of};
+use crate::product::instruction::{Instruction, Scores, Sum, TileProduct, entry_of};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 
@@ -386,7 +386,7 @@ pub(crate) unsafe fn visit<
         if DENSE {
             let dense = &mut DenseBounds { bounds, first_query, share };
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, dense);
-        } else if pass.stages == 4 {
+        } else if const { RESIDENT && matches!(P::INSTRUCTION, Instruction::Wgmma) } {
             let append = &mut AppendWithin::new(bounds, first_query, tiles);
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
         } else {
