@@ -49,9 +49,7 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, bits_of, info_at, terms_at, values, visit,
-};
+use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
@@ -333,13 +331,6 @@ impl PairBounds for ByteBounds {
     }
 
     #[inline(always)]
-    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-    unsafe fn keeps(&self, score: f32, row: u32, _: SharedPtr<u8>) -> bool {
-        // SAFETY: as the caller promises.
-        !(score > unsafe { query(row) }[3])
-    }
-
-    #[inline(always)]
     fn score(&self, sum: i32, value: f32, factor: f32) -> f32 {
         // One formula with selected numbers, because a branch for each pair costs more.
         let (scale, own) = match self.pass.metric {
@@ -352,17 +343,12 @@ impl PairBounds for ByteBounds {
     }
 
     #[inline(always)]
-    fn may_keep(
-        &self,
-        sum: impl Fn(usize, usize) -> i32,
-        value: impl Fn(usize) -> [f32; 2],
-        factor: f32,
-        limit: i32,
-    ) -> u32 {
-        match self.pass.metric {
-            Metric::L2 | Metric::InnerProduct => bits_of(sum, value, |sum, value| surplus(sum, value) >= limit),
-            Metric::Cosine => bits_of(sum, value, |sum, value| within(sum as f32 * value, factor, limit)),
-        }
+    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+    unsafe fn kept(&self, sum: i32, value: f32, row: u32, _: SharedPtr<u8>) -> Option<f32> {
+        // SAFETY: as the caller promises.
+        let [_, factor, error, limit] = unsafe { query(row) };
+        let score = self.score(sum, value, factor);
+        if !(score > limit) { Some(score + error) } else { None }
     }
 
     #[inline(always)]

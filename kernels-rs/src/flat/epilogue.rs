@@ -1,16 +1,23 @@
 //! The use of the products of a tile by a filter. It stores upper bounds of all pairs, or appends the pairs that a
 //! threshold keeps to lists. [`PairBounds`] is the part that depends on the operands.
 //!
+//! # Pairs that are kept
+//! A look at groups of eight pairs of a lane finds those groups in which a pair may be within its limit; most tiles of a
+//! warp have none. Then three steps follow, so that no step runs for the pairs of one lane only:
+//! 1. lanes with such a group write its eight sums to shared memory;
+//! 2. the warp compares four groups at once, a pair a lane, and pairs that are kept go into the queue of the warp;
+//! 3. a queue of more than 32 pairs is appended to the lists of the queries, so that the atomics overlap.
+//!
 //! # Shared memory
-//! The header of a block: the numbers of its 128 queries, the data of the tiles in flight, and the queues of pairs.
-//! Pairs that are kept wait in the queue of their warp until there are enough of them for their atomics to overlap.
+//! The header of a block: the numbers of its 128 queries, the data of the tiles in flight, and for each warp the groups
+//! of step 1 and the queue of step 2.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, shared, unroll, warp};
 
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
-use crate::product::instruction::{Instruction, Scores, Sum, TileProduct, entry_of};
+use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 use crate::product::tile::{CHUNK_TILE_BYTES, THREADS, TILE_ROWS};
 
@@ -23,12 +30,20 @@ const INFOS: u32 = 4;
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
 pub(crate) const GROUPS: usize = 4;
-/// Capacity of the queue of a warp in shared memory, in pairs. At the end of a tile, a queue that is more than half
-/// full is appended to the lists.
+/// Number of groups that a warp examines in one round. More would leave no room for two blocks of the ring of `wgmma`.
+const EXAMINED: u32 = 16;
+/// Number of pairs of a group.
+const GROUP_PAIRS: u32 = 8;
+/// Bytes of the sums of a group, and of its place in the tile.
+const GROUP_BYTES: u32 = GROUP_PAIRS * 4 + 4;
+/// Capacity of the queue of a warp in pairs: as many as may wait, and one more from each lane.
 const QUEUE: u32 = 64;
-const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
+/// Bytes of the groups and of the queue of a warp.
+const WARP_BYTES: u32 = EXAMINED * GROUP_BYTES + QUEUE * 16;
+const WARPS_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
 /// Bytes of the header of a block's shared memory.
-pub(crate) const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
+pub(crate) const HEADER_BYTES: u32 = (WARPS_AT + THREADS / 32 * WARP_BYTES).next_multiple_of(1024);
+const _: () = assert!(WARP_BYTES.is_multiple_of(16));
 
 /// The place of the four numbers of each of the block's queries.
 #[inline(always)]
@@ -116,28 +131,18 @@ pub(crate) trait PairBounds: Copy {
     /// As [`error`](Self::error).
     unsafe fn limit(&self, row: u32, info: SharedPtr<u8>) -> Self::Limit;
 
-    /// Whether the score of a pair that [may be kept](Self::may_keep) is within the limit of query `row` with the tile
-    /// of `info`, or NaN.
-    ///
-    /// # Safety
-    /// As [`error`](Self::error).
-    unsafe fn keeps(&self, score: f32, row: u32, info: SharedPtr<u8>) -> bool;
-
     /// The score of a pair: of its product, the value of the base's row, and the query's own factor.
     fn score(&self, sum: Self::Sum, value: f32, factor: f32) -> f32;
 
-    /// One bit for each of eight pairs of a row, 2 · j + e for `sum(j, e)` and `value(j)[e]`, that may have a score up
-    /// to the limit, or NaN. `factor` is as for [`score`](Self::score).
-    fn may_keep(
-        &self,
-        sum: impl Fn(usize, usize) -> Self::Sum,
-        value: impl Fn(usize) -> [f32; 2],
-        factor: f32,
-        limit: Self::Limit,
-    ) -> u32;
+    /// The upper bound of the score of a pair of query `row` with a row of the tile of `info`, if its lower bound is
+    /// within the threshold, or NaN.
+    ///
+    /// # Safety
+    /// As [`error`](Self::error).
+    unsafe fn kept(&self, sum: Self::Sum, value: f32, row: u32, info: SharedPtr<u8>) -> Option<f32>;
 
-    /// One bit for each group of eight pairs of a row, of which one [may be kept](Self::may_keep): bit 2 · group +
-    /// half. `sums` are the products of the queries `rows` of the block at the lane's columns, the first of which is
+    /// One bit for each group of eight pairs of a row, of which one may be [kept](Self::kept): bit 2 · group + half.
+    /// `sums` are the products of the queries `rows` of the block at the lane's columns, the first of which is
     /// `column`.
     ///
     /// # Safety
@@ -199,7 +204,8 @@ struct AppendWithin<B> {
     /// Number of tiles of the block.
     tiles: u32,
     lane: u32,
-    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap.
+    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap. The groups
+    /// that are examined stand behind them: their sums, then their places.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
 }
@@ -209,6 +215,26 @@ impl<B: PairBounds> AppendWithin<B> {
     fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
         let (lane, queue) = (warp::lane_id(), SharedPtr::from_address(0));
         AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0 }
+    }
+
+    /// The sums of the groups that are examined, eight for each.
+    #[inline(always)]
+    fn sums(&self) -> SharedPtr<u32> {
+        // SAFETY: the groups stand behind the queue.
+        unsafe { self.queue.add(QUEUE).cast() }
+    }
+
+    /// The places of the groups that are examined: 256 · query of the block + first column of the group.
+    #[inline(always)]
+    fn places(&self) -> SharedPtr<u32> {
+        // SAFETY: the places stand behind the sums.
+        unsafe { self.sums().add(EXAMINED * GROUP_PAIRS) }
+    }
+
+    /// Number of lanes before this one among `lanes`.
+    #[inline(always)]
+    fn rank(&self, lanes: u32) -> u32 {
+        (lanes & ((1 << self.lane) - 1)).count_ones()
     }
 
     /// Appends one pair to a list; the words are its upper bound, its base row, or a number that is none, and its query
@@ -255,34 +281,39 @@ impl<B: PairBounds> AppendWithin<B> {
         }
     }
 
-    /// Puts the pair `words(i)` in the queue for each bit i of `keeps`; a full queue appends it at once. All lanes of
-    /// the warp arrive.
+    /// Puts the pairs of the first `groups` examined groups that are kept into the queue. All lanes of the warp arrive.
     ///
     /// # Safety
-    /// As [`Self::append`].
+    /// As [`Self::append`]; the groups were stored, and `info` is the data of their tile.
     #[inline(always)]
-    unsafe fn keep(&mut self, mut keeps: u32, words: impl Fn(u32) -> [u32; 4]) {
-        loop {
-            let waiting = warp::ballot(FULL_MASK, keeps != 0);
-            if waiting == 0 {
-                break;
-            }
-            if keeps != 0 {
-                let at = keeps.trailing_zeros();
-                keeps &= keeps - 1;
-                let words = words(at);
-                let place = self.queued + (waiting & ((1 << self.lane) - 1)).count_ones();
-                // SAFETY: the place is checked.
-                unsafe {
-                    if place < QUEUE {
-                        self.queue.add(place).store(global::U32x4(words));
-                    } else {
-                        self.append(words);
-                    }
+    unsafe fn examine(&mut self, groups: u32, info: SharedPtr<u8>) {
+        let pair = self.lane % GROUP_PAIRS;
+        let mut group = self.lane / GROUP_PAIRS;
+        warp::sync_warp(FULL_MASK);
+        // SAFETY: groups below `groups` were stored before the barrier of the warp; the queue has room for one pair of
+        // each lane, because at most QUEUE − 32 wait.
+        unsafe {
+            let tile: u32 = TileWord::Number.of::<u32>(info).load();
+            let mut first = 0;
+            while first < groups {
+                self.append_queue(QUEUE - 32);
+                let mut words = None;
+                if group < groups {
+                    let place = self.places().add(group).load();
+                    let (query, column) = (place >> 8, (place & 255) + 8 * (pair / 2) + pair % 2);
+                    let sum = B::Sum::of_bits(self.sums().add(group * GROUP_PAIRS + pair).load());
+                    let kept = self.bounds.kept(sum, value_at(info, column), query, info);
+                    words = kept.map(|upper| [upper.to_bits(), tile * TILE_ROWS + column, query, 0]);
                 }
+                let keeping = warp::ballot(FULL_MASK, words.is_some());
+                if let Some(words) = words {
+                    self.queue.add(self.queued + self.rank(keeping)).store(global::U32x4(words));
+                }
+                self.queued += keeping.count_ones();
+                (first, group) = (first + 32 / GROUP_PAIRS, group + 32 / GROUP_PAIRS);
             }
-            self.queued += waiting.count_ones();
         }
+        warp::sync_warp(FULL_MASK);
     }
 }
 
@@ -294,8 +325,8 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         let header = shared::dynamic::<u8>();
-        // SAFETY: the header has the queues of all warps.
-        self.queue = unsafe { header.add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE) };
+        // SAFETY: the header has the memory of all warps.
+        self.queue = unsafe { header.add(WARPS_AT + warp::warp_id() * WARP_BYTES).cast() };
     }
 
     #[inline(always)]
@@ -308,31 +339,39 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
             unroll::<ROWS>(|i| {
                 let rows = [part.row(i, 0), part.row(i, 1)];
                 let limits = [bounds.limit(rows[0], info), bounds.limit(rows[1], info)];
-                let hits = bounds.hits(&sums[i], info, column, limits, rows);
-                // The hits of all lanes, so that the warp branches as one.
-                let hits = warp::reduce_or(FULL_MASK, hits);
-                if hits != 0 {
-                    unroll::<{ 2 * GROUPS }>(|group_half| {
-                        let (group, half) = (group_half / 2, group_half % 2);
-                        if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
-                            let factor = bounds.factor(rows[half]);
-                            let pair = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e];
-                            let of_rows = |j: usize| values(info, column + 32 * group as u32 + 8 * j as u32);
-                            let keeps = bounds.may_keep(pair, of_rows, factor, limits[half]);
-                            self.keep(keeps, |at| {
-                                let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
-                                let score = bounds.score(entry_of::<4, _>(pair, at), value_at(info, column), factor);
-                                let tile: u32 = TileWord::Number.of::<u32>(info).load();
-                                let kept = bounds.keeps(score, rows[half], info);
-                                let row = if kept { tile * TILE_ROWS + column } else { u32::MAX };
-                                let upper = score + bounds.error(rows[half], info);
-                                [upper.to_bits(), row, rows[half], 0]
-                            });
+                let mut hits = bounds.hits(&sums[i], info, column, limits, rows);
+                loop {
+                    // The hits of all lanes, so that the warp branches as one.
+                    let any = warp::reduce_or(FULL_MASK, hits);
+                    if any == 0 {
+                        break;
+                    }
+                    let mut groups = 0;
+                    unroll::<{ 2 * GROUPS }>(|bit| {
+                        let (group, half) = (bit / 2, bit % 2);
+                        if 4 * group < COLUMNS && any & (1 << bit) != 0 {
+                            let hit = hits & (1 << bit) != 0;
+                            let hitting = warp::ballot(FULL_MASK, hit);
+                            let at = groups + self.rank(hitting);
+                            groups += hitting.count_ones();
+                            if hit && at < EXAMINED {
+                                hits &= !(1 << bit);
+                                let sum = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e].bits();
+                                let four =
+                                    |j: usize| global::U32x4([sum(j, 0), sum(j, 1), sum(j + 1, 0), sum(j + 1, 1)]);
+                                let to = self.sums().add(at * GROUP_PAIRS).cast::<global::U32x4>();
+                                to.store(four(0));
+                                to.add(1).store(four(2));
+                                self.places().add(at).store(rows[half] << 8 | (column + 32 * group as u32));
+                            }
                         }
                     });
+                    self.examine(groups.min(EXAMINED), info);
                 }
             });
-            self.append_queue(if visit + 1 < self.tiles { QUEUE / 2 } else { 0 });
+            if visit + 1 == self.tiles {
+                self.append_queue(0);
+            }
         }
     }
 }
@@ -394,19 +433,4 @@ pub(crate) unsafe fn visit<
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, append);
         }
     }
-}
-
-/// One bit for each of eight pairs for which `keep` is true.
-#[inline(always)]
-pub(crate) fn bits_of<S: Copy>(
-    sum: impl Fn(usize, usize) -> S,
-    value: impl Fn(usize) -> [f32; 2],
-    keep: impl Fn(S, f32) -> bool,
-) -> u32 {
-    let mut bits = 0u32;
-    unroll::<4>(|j| {
-        let value = value(j);
-        unroll::<2>(|e| bits |= (keep(sum(j, e), value[e]) as u32) << (2 * j + e));
-    });
-    bits
 }

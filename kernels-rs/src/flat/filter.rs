@@ -59,9 +59,7 @@ use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
 
-use crate::flat::epilogue::{
-    GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, bits_of, info_at, terms_at, values, visit,
-};
+use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
 use crate::flat::pass::{Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
@@ -291,12 +289,6 @@ impl PairBounds for HalfBounds {
         terms.error_from(own_and_limit + QueryTerms::of_base(self.launch.pass.metric, y), y)
     }
 
-    /// [`may_keep`](PairBounds::may_keep) has compared the score itself.
-    #[inline(always)]
-    unsafe fn keeps(&self, _: f32, _: u32, _: SharedPtr<u8>) -> bool {
-        true
-    }
-
     #[inline(always)]
     fn score(&self, sum: f32, value: f32, _: f32) -> f32 {
         mul_add_f32(sum, self.factor, value)
@@ -304,14 +296,11 @@ impl PairBounds for HalfBounds {
 
     #[inline(always)]
     #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-    fn may_keep(
-        &self,
-        sum: impl Fn(usize, usize) -> f32,
-        value: impl Fn(usize) -> [f32; 2],
-        factor: f32,
-        limit: f32,
-    ) -> u32 {
-        bits_of(sum, value, |sum, value| !(self.score(sum, value, factor) > limit))
+    unsafe fn kept(&self, sum: f32, value: f32, row: u32, info: SharedPtr<u8>) -> Option<f32> {
+        let score = self.score(sum, value, 1.0);
+        // SAFETY: as the caller promises.
+        let (limit, error) = unsafe { (self.limit(row, info), self.error(row, info)) };
+        if !(score > limit) { Some(score + error) } else { None }
     }
 
     #[inline(always)]

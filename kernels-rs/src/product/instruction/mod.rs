@@ -46,6 +46,12 @@ impl Instruction {
 pub trait Sum: Copy + Default {
     /// The nearest f32.
     fn to_f32(self) -> f32;
+
+    /// The sum as a word.
+    fn bits(self) -> u32;
+
+    /// The sum of a [word](Self::bits).
+    fn of_bits(bits: u32) -> Self;
 }
 
 impl Sum for f32 {
@@ -53,12 +59,32 @@ impl Sum for f32 {
     fn to_f32(self) -> f32 {
         self
     }
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+
+    #[inline(always)]
+    fn of_bits(bits: u32) -> f32 {
+        f32::from_bits(bits)
+    }
 }
 
 impl Sum for i32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self as f32
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        self as u32
+    }
+
+    #[inline(always)]
+    fn of_bits(bits: u32) -> i32 {
+        bits as i32
     }
 }
 
