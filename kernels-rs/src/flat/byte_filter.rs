@@ -9,25 +9,25 @@
 //!
 //! | metric | value | score | a group of pairs is examined if one has |
 //! |---|---|---|---|
-//! | squared L2 | ‖y‖² as i32 | ‖y‖² − 2A | A − ⌊value / 2⌋ ≥ −limit / 2, in integers |
+//! | squared L2 | ⌊‖y‖² / 2⌋ as i32 | 2 · (value − A) | A − value ≥ −limit / 2, in integers |
 //! | inner product | 0 | −A | A ≥ −limit, in integers |
 //! | cosine | −1 / ‖y‖ as f32 | A · value / ‖x‖ | that ≤ limit, in f32 |
 //!
 //! The passes, lists and thresholds are those of the filter of f16 copies, and so is the proof, with an error E that
-//! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]). E is that of the greatest norm of the base.
+//! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]), and for squared L2 the bit that the half of ‖y‖²
+//! lacks ([`LOST_BIT`]). E is that of the greatest norm of the base.
 //!
-//! The integer look is never stricter than the score: ⌊v / 2⌋ ≤ v / 2, and A − ⌊v / 2⌋ is an integer, so it is at least
-//! −limit / 2 rounded towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an
-//! integer it exceeds every ‖y‖², so they do not pass, and where they are examined their score is +∞.
+//! The integer look is never stricter than the score: A − value is an integer, so it is at least −limit / 2 rounded
+//! towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an integer it exceeds every
+//! ‖y‖², so they do not pass, and where they are examined their score is +∞.
 //!
 //! # Limits
 //! A sum of d products of u8 is at most 255² · d, and of i8 at most 2¹⁴ · d. ‖y‖² must stay below the bits of +∞, and
-//! A − ⌊v / 2⌋ above −2³¹: [`most_components`]. Longer vectors take the filter of f16 copies.
+//! A − ⌊‖y‖² / 2⌋ above −2³¹: [`most_components`]. Longer vectors take the filter of f16 copies.
 //!
 //! # How it maps to the machine
 //! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the
-//! rest with zeros. The integer look costs an addition with a maximum for each pair, and half a shift. The conversion
-//! to f32, which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
+//! rest with zeros. The integer look costs an addition with a maximum for each pair. The conversion to f32, which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of
@@ -47,9 +47,9 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
+use cuda_std::{Ptr, async_copy, global, kernel, thread};
 
-use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
+use crate::flat::epilogue::{HEADER_BYTES, PairBounds, TileWord, Visited, hits_of, info_at, terms_at, visit};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::element::{ByteKey, I8, U8};
@@ -61,6 +61,9 @@ use crate::product::tile::{ByteCopy, CHUNK_BYTES, TILE_ROWS};
 
 /// The value of rows that take no part and of padding, as bits: +∞.
 const LEFT_OUT: u32 = f32::INFINITY.to_bits();
+
+/// What a score of squared L2 may lack because it is of half of ‖y‖², rounded down: 1, and the rounding of its sum with E.
+const LOST_BIT: f32 = 1.0625;
 
 /// Largest number of components of a type for which sums and comparisons stay in 32 bits (module documentation).
 pub const fn most_components(element: ByteKey) -> u32 {
@@ -237,7 +240,8 @@ impl ByteBounds {
                     }
                 }
                 let base = Bounds { norm: global::load_nc(*base_norm), residual: 0.0 };
-                let error = QueryTerms::exact(metric, norm).error(metric, base);
+                let lost = if matches!(metric, Metric::L2) { LOST_BIT } else { 0.0 };
+                let error = QueryTerms::exact(metric, norm).error(metric, base) + lost;
                 let limit = threshold + error;
                 let (factor, surplus) = match metric {
                     Metric::L2 => (-2.0, least_surplus(limit * -0.5)),
@@ -253,7 +257,7 @@ impl ByteBounds {
     }
 }
 
-/// The least whole number that a product less half a value must reach, rounded towards zero. Infinite numbers saturate.
+/// The least whole number that a product less a value must reach, rounded towards zero. Infinite numbers saturate.
 #[inline(always)]
 fn least_surplus(least: f32) -> i32 {
     if least.is_nan() { i32::MIN } else { least as i32 }
@@ -269,40 +273,9 @@ unsafe fn query(row: u32) -> [f32; 4] {
     unsafe { terms_at().add(row).load() }.0
 }
 
-/// One bit for each group of eight pairs of two rows, as [`PairBounds::hits`] has them. `look` adds a pair to what is
-/// known of its group, which starts as `start`; `within` says whether a group of row `half` may have a hit.
-///
-/// # Safety
-/// As [`PairBounds::hits`].
-#[inline(always)]
-unsafe fn groups<T: Copy, const COLUMNS: usize>(
-    sums: &[[i32; 4]; COLUMNS],
-    (info, column): (SharedPtr<u8>, u32),
-    start: T,
-    look: impl Fn(T, i32, f32) -> T,
-    within: impl Fn(T, usize) -> bool,
-) -> u32 {
-    let mut hits = 0u32;
-    unroll::<GROUPS>(|group| {
-        if 4 * group < COLUMNS {
-            let mut best = [start; 2];
-            unroll::<4>(|j| {
-                let at = 4 * group + j;
-                // SAFETY: the columns are those of the lane.
-                let value = unsafe { values(info, column + 8 * at as u32) };
-                unroll::<2>(|half| {
-                    unroll::<2>(|e| best[half] = look(best[half], sums[at % COLUMNS][2 * half + e], value[e]))
-                });
-            });
-            unroll::<2>(|half| hits |= (within(best[half], half) as u32) << (2 * group + half));
-        }
-    });
-    hits
-}
-
 impl PairBounds for ByteBounds {
     type Sum = i32;
-    /// The least A − ⌊value / 2⌋; for cosine the bits of the limit.
+    /// The least A − value; for cosine the bits of the limit.
     type Limit = i32;
 
     #[inline(always)]
@@ -334,7 +307,7 @@ impl PairBounds for ByteBounds {
     fn score(&self, sum: i32, value: f32, factor: f32) -> f32 {
         // One formula with selected numbers, because a branch for each pair costs more.
         let (scale, own) = match self.pass.metric {
-            Metric::L2 => (1.0, value.to_bits() as f32),
+            Metric::L2 => (1.0, value.to_bits() as f32 * 2.0),
             Metric::InnerProduct => (1.0, 0.0),
             Metric::Cosine => (value, 0.0),
         };
@@ -359,18 +332,18 @@ impl PairBounds for ByteBounds {
         column: u32,
         limits: [i32; 2],
         rows: [u32; 2],
-    ) -> u32 {
+    ) -> Option<u32> {
         // SAFETY: as the caller promises.
         unsafe {
             match self.pass.metric {
                 Metric::L2 | Metric::InnerProduct => {
-                    let look = |most: i32, sum, value| most.max(surplus(sum, value));
-                    groups(sums, (info, column), i32::MIN, look, |most, half| most >= limits[half])
+                    let nearest = |most: i32, sum, value| most.max(surplus(sum, value));
+                    hits_of(sums, (info, column), i32::MIN, nearest, i32::max, |most, half| most >= limits[half])
                 }
                 Metric::Cosine => {
                     let factors = [self.factor(rows[0]), self.factor(rows[1])];
-                    let look = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
-                    groups(sums, (info, column), f32::INFINITY, look, |least, half| {
+                    let nearest = |least: f32, sum: i32, value: f32| min_f32(least, sum as f32 * value);
+                    hits_of(sums, (info, column), f32::INFINITY, nearest, min_f32, |least, half| {
                         within(least, factors[half], limits[half])
                     })
                 }
@@ -379,10 +352,10 @@ impl PairBounds for ByteBounds {
     }
 }
 
-/// A − ⌊value / 2⌋. That of a row that takes no part may wrap around; then its group is examined without need.
+/// A − value. That of a row that takes no part may wrap around; then its group is examined without need.
 #[inline(always)]
 fn surplus(sum: i32, value: f32) -> i32 {
-    sum.wrapping_sub((value.to_bits() >> 1) as i32)
+    sum.wrapping_sub(value.to_bits() as i32)
 }
 
 /// Whether a cosine score is at most the limit of these bits, or NaN.

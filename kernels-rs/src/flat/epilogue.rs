@@ -141,9 +141,9 @@ pub(crate) trait PairBounds: Copy {
     /// As [`error`](Self::error).
     unsafe fn kept(&self, sum: Self::Sum, value: f32, row: u32, info: SharedPtr<u8>) -> Option<f32>;
 
-    /// One bit for each group of eight pairs of a row, of which one may be [kept](Self::kept): bit 2 · group + half.
-    /// `sums` are the products of the queries `rows` of the block at the lane's columns, the first of which is
-    /// `column`.
+    /// One bit for each group of eight pairs of a row, of which one may be [kept](Self::kept): bit 2 · group + half;
+    /// `None` if no lane of the warp has any. `sums` are the products of the queries `rows` of the block at the lane's
+    /// columns, the first of which is `column`. All lanes of the warp arrive.
     ///
     /// # Safety
     /// `info` is the data of a tile that was waited for, and the rows are as for [`factor`](Self::factor).
@@ -154,7 +154,50 @@ pub(crate) trait PairBounds: Copy {
         column: u32,
         limits: [Self::Limit; 2],
         rows: [u32; 2],
-    ) -> u32;
+    ) -> Option<u32>;
+}
+
+/// The hits of [`PairBounds::hits`]. `nearest` joins what is known of pairs, which starts as `start`, with a pair;
+/// `join` joins what is known of groups; `within` says whether those of row `half` may have a hit.
+///
+/// # Safety
+/// As [`PairBounds::hits`].
+#[inline(always)]
+pub(crate) unsafe fn hits_of<S: Sum, T: Copy, const COLUMNS: usize>(
+    sums: &[[S; 4]; COLUMNS],
+    (info, column): (SharedPtr<u8>, u32),
+    start: T,
+    nearest: impl Fn(T, S, f32) -> T,
+    join: impl Fn(T, T) -> T,
+    within: impl Fn(T, usize) -> bool,
+) -> Option<u32> {
+    let mut groups = [[start; 2]; GROUPS];
+    let mut all = [start; 2];
+    unroll::<GROUPS>(|group| {
+        if 4 * group < COLUMNS {
+            let best = &mut groups[group];
+            unroll::<4>(|j| {
+                let at = 4 * group + j;
+                // SAFETY: the columns are those of the lane.
+                let value = unsafe { values(info, column + 8 * at as u32) };
+                unroll::<2>(|half| {
+                    unroll::<2>(|e| best[half] = nearest(best[half], sums[at % COLUMNS][2 * half + e], value[e]))
+                });
+            });
+            unroll::<2>(|half| all[half] = if group == 0 { best[half] } else { join(all[half], best[half]) });
+        }
+    });
+    // Most tiles of a warp have no hit: whether there is one is known before it is known where.
+    if !warp::any(FULL_MASK, within(all[0], 0) | within(all[1], 1)) {
+        return None;
+    }
+    let mut hits = 0u32;
+    unroll::<GROUPS>(|group| {
+        if 4 * group < COLUMNS {
+            unroll::<2>(|half| hits |= (within(groups[group][half], half) as u32) << (2 * group + half));
+        }
+    });
+    Some(hits)
 }
 
 /// Stores the upper bounds of all pairs.
@@ -339,7 +382,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
             unroll::<ROWS>(|i| {
                 let rows = [part.row(i, 0), part.row(i, 1)];
                 let limits = [bounds.limit(rows[0], info), bounds.limit(rows[1], info)];
-                let mut hits = bounds.hits(&sums[i], info, column, limits, rows);
+                let Some(mut hits) = bounds.hits(&sums[i], info, column, limits, rows) else { return };
                 loop {
                     // The hits of all lanes, so that the warp branches as one.
                     let any = warp::reduce_or(FULL_MASK, hits);
@@ -356,12 +399,12 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                             groups += hitting.count_ones();
                             if hit && at < EXAMINED {
                                 hits &= !(1 << bit);
-                                let sum = |j: usize, e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e].bits();
-                                let four =
-                                    |j: usize| global::U32x4([sum(j, 0), sum(j, 1), sum(j + 1, 0), sum(j + 1, 1)]);
-                                let to = self.sums().add(at * GROUP_PAIRS).cast::<global::U32x4>();
-                                to.store(four(0));
-                                to.add(1).store(four(2));
+                                let to = self.sums().add(at * GROUP_PAIRS).cast::<global::U32x2>();
+                                // Two at a time, because they are neighbours in the registers of the product.
+                                unroll::<4>(|j| {
+                                    let sum = |e: usize| sums[i][(4 * group + j) % COLUMNS][2 * half + e].bits();
+                                    to.add(j as u32).store(global::U32x2([sum(0), sum(1)]));
+                                });
                                 self.places().add(at).store(rows[half] << 8 | (column + 32 * group as u32));
                             }
                         }

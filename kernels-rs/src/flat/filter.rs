@@ -57,9 +57,9 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, thread, unroll};
+use cuda_std::{Ptr, async_copy, global, kernel, thread};
 
-use crate::flat::epilogue::{GROUPS, HEADER_BYTES, PairBounds, TileWord, Visited, info_at, terms_at, values, visit};
+use crate::flat::epilogue::{HEADER_BYTES, PairBounds, TileWord, Visited, hits_of, info_at, terms_at, visit};
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
 use crate::flat::pass::{Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
@@ -311,29 +311,12 @@ impl PairBounds for HalfBounds {
         column: u32,
         limits: [f32; 2],
         _: [u32; 2],
-    ) -> u32 {
-        // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are examined
-        // twice.
-        let mut hits = 0u32;
-        unroll::<GROUPS>(|group| {
-            if 4 * group < COLUMNS {
-                let mut least = [f32::INFINITY; 2];
-                unroll::<4>(|j| {
-                    let at = 4 * group + j;
-                    // SAFETY: the columns are those of the lane.
-                    let value = unsafe { values(info, column + 8 * at as u32) };
-                    unroll::<2>(|half| {
-                        unroll::<2>(|e| {
-                            let sum = sums[at % COLUMNS][2 * half + e];
-                            least[half] = min_f32(least[half], mul_add_f32(sum, self.factor, value[e]))
-                        })
-                    });
-                });
-                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-                unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
-            }
-        });
-        hits
+    ) -> Option<u32> {
+        let nearest = |least: f32, sum: f32, value: f32| min_f32(least, mul_add_f32(sum, self.factor, value));
+        #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+        let within = |least: f32, half: usize| !(least > limits[half]);
+        // SAFETY: as the caller promises.
+        unsafe { hits_of(sums, (info, column), f32::INFINITY, nearest, min_f32, within) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! # Algorithm
 //! ```text
 //! squares = Σ x², exact in 32 bits
-//! value = squares as u32 (squared L2), 0 (inner product), the bits of −1 / √squares as f32, 0 without a direction (cosine)
+//! value = ⌊squares / 2⌋ (squared L2), 0 (inner product), the bits of −1 / √squares as f32, 0 without a direction (cosine)
 //! norm ≥ √squares, rounded up (cosine: ≥ 1, the norm of the vector divided by its norm)
 //! ```
 //!
@@ -105,7 +105,7 @@ unsafe fn prepare<E: Element>(launch: PrepareBytes) {
         let squares = exact as u32;
         let value = match metric {
             Metric::L2 if of_lists != 0 => (exact as f32).to_bits(),
-            Metric::L2 => squares,
+            Metric::L2 => squares / 2,
             Metric::InnerProduct => 0,
             Metric::Cosine if squares == 0 => 0,
             Metric::Cosine => {

@@ -98,7 +98,7 @@ impl Set {
             let norm = (squares as f64).sqrt();
             let (value, bound) = match self.metric {
                 _ if row >= self.count => (f32::INFINITY.to_bits(), 0.0),
-                Metric::L2 => (squares as u32, norm),
+                Metric::L2 => (squares as u32 / 2, norm),
                 Metric::InnerProduct => (0, norm),
                 Metric::Cosine if squares == 0 => (0, 0.0),
                 Metric::Cosine => ((-1.0 / norm as f32).to_bits(), 1.0),
@@ -131,7 +131,8 @@ impl Set {
     fn error(&self, query: usize, base: &Set) -> f64 {
         let (x, y) = (f64::from(self.norms[query]), f64::from(base.set_norm));
         let unit = 1.1 / 1_048_576.0;
-        1e-34 + if matches!(self.metric, Metric::L2) { unit * (x * x + y * y) } else { unit * x * y }
+        // Squared L2 takes ‖y‖² without its last bit.
+        1e-34 + if matches!(self.metric, Metric::L2) { unit * (x * x + y * y) + 1.0625 } else { unit * x * y }
     }
 
     /// Runs the filter of these queries over tiles of the base. Returns upper bounds, rows, and counts.
@@ -295,7 +296,7 @@ fn the_longest_vectors_of_extremes_stay_in_range() {
                     let norm = (squares as f64).sqrt();
                     let direction = f32::from(squares > 0);
                     (set.values[row], set.norms[row]) = match metric {
-                        Metric::L2 => (u32::try_from(squares).unwrap(), norm as f32 * 1.000001 + 1e-37),
+                        Metric::L2 => (u32::try_from(squares).unwrap() / 2, norm as f32 * 1.000001 + 1e-37),
                         Metric::InnerProduct => (0, norm as f32 * 1.000001 + 1e-37),
                         Metric::Cosine if squares == 0 => (0, 1e-37),
                         Metric::Cosine => ((-1.0 / norm as f32).to_bits(), direction),
