@@ -4,10 +4,10 @@
 //! Terms of bytes are whole numbers, whose sums are exact in any order. They are added in 32-bit integers, four in an
 //! instruction, and reduced by one instruction of the warp.
 
-use cuda_std::math::{dot4_i8, dot4_u8};
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{unroll, warp};
 
+use crate::product::element::{ByteElement, I8, U8};
 use crate::product::metric::Term;
 
 /// Number of base rows that a warp has in flight.
@@ -76,7 +76,7 @@ impl Quad for [f32; 4] {
 }
 
 /// Number of groups of four bytes whose sums of terms stay below 2³¹: 255² · 4 · 8,192 does.
-const BYTE_QUADS: u32 = 8192;
+pub(crate) const BYTE_QUADS: u32 = 8192;
 
 /// The exact sums of terms of `ROWS` rows of bytes; `add` adds the terms of a group of components to the sums. The
 /// sums of whole numbers below 2⁵³ are the same in any order, so these are the canonical ones.
@@ -99,7 +99,7 @@ fn byte_sums<const ROWS: usize>(add: impl Fn(&mut [i32; ROWS], u32), quads: u32,
 }
 
 macro_rules! byte_quad {
-    ($(#[$doc:meta])* $name:ident, $dot:expr) => {
+    ($(#[$doc:meta])* $name:ident, $element:ty) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(pub u32);
@@ -112,7 +112,7 @@ macro_rules! byte_quad {
                 quads: u32,
                 lane: u32,
             ) -> [f64; BATCH] {
-                let dot = $dot;
+                let dot = <$element>::dot4;
                 let add = |sums: &mut [i32; BATCH], quad: u32| {
                     let x = x(quad).0;
                     let own = dot(x, x, 0);
@@ -126,7 +126,7 @@ macro_rules! byte_quad {
 
             #[inline(always)]
             fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; ROWS] {
-                let dot = $dot;
+                let dot = <$element>::dot4;
                 let add = |sums: &mut [i32; ROWS], quad: u32| {
                     unroll::<ROWS>(|b| {
                         let y = y(b, quad).0;
@@ -141,9 +141,9 @@ macro_rules! byte_quad {
 
 byte_quad! {
     /// Four neighbouring components of type u8, in one word.
-    U8x4, |x: u32, y: u32, sum: i32| dot4_u8(x, y, sum as u32) as i32
+    U8x4, U8
 }
 byte_quad! {
     /// Four neighbouring components of type i8, in one word.
-    I8x4, dot4_i8
+    I8x4, I8
 }
