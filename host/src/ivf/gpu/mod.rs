@@ -47,7 +47,7 @@ use warpann_kernels::ivf::range::CountWithin;
 pub(crate) use self::device::IvfDevice;
 use self::image::Resident;
 use self::plan::{Reading, SearchPlan, SearchShape};
-use self::search::Search;
+use self::search::{Search, widen};
 use self::stage::Stage;
 use super::backend::{IvfBackend, RowSearch};
 use super::cpu::IvfCpu;
@@ -63,7 +63,7 @@ use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::product::gpu::{VectorShape, upload_checked, upload_rows};
+use crate::product::gpu::{VectorShape, upload_checked};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, Input, Result, events};
@@ -178,11 +178,9 @@ impl IvfDevice {
                 let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
-                if search.resident.image.stored.in_place {
+                let in_place = search.resident.image.stored.in_place;
+                if in_place {
                     upload_checked(runtime, stream, own, part(search.queries(), own), queries, Input::Queries)?;
-                    if let Some(to) = search.wide_queries() {
-                        upload_rows(runtime, stream, wide, part(to, wide), &view.queries(queries, self.device)?)?;
-                    }
                 } else {
                     let queries = view.queries(queries, self.device)?;
                     let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
@@ -190,6 +188,11 @@ impl IvfDevice {
                 }
                 if parts > 1 {
                     runtime.wait_for(search.on.stream, stream)?;
+                }
+                if let Some(to) = search.wide_queries() {
+                    // The device widens them: on a CPU that takes longer than the search of a small index.
+                    let (from, to) = (part(search.queries(), own), part(to, wide));
+                    widen(search.on, own, false, (from.into(), rows.len() as u32), None, to.cast())?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }

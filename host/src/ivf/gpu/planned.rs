@@ -25,13 +25,12 @@ use std::iter::successors;
 use std::sync::{Arc, Weak};
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::Canonical;
 
 use super::device::IvfDevice;
 use super::image::Resident;
 use super::plan::SearchPlan;
-use super::search::Search;
+use super::search::{Search, widen};
 use super::{MOST_PAIRS, filter_words};
 use crate::device::lanes::COUNTERS;
 use crate::device::queue::OnStream;
@@ -244,6 +243,7 @@ impl ListSearch {
             (all.take(used * row_bytes), all.skip(used * row_bytes).take((planned - used) * row_bytes))
         };
         let compared = if self.in_place { own } else { wide };
+        let normalise = !self.in_place && own.metric.divides_by_norms();
         let (to, rest) = parts(search.queries(), compared);
         // SAFETY: the plans reserved every part for these queries, and the stream runs these in order.
         unsafe {
@@ -257,16 +257,16 @@ impl ListSearch {
                 if !rest.is_empty() {
                     runtime.fill(stream, rest, 0)?;
                 }
-                return self.widen(search.on, to.into(), count, None, wide_queries.cast());
+                return widen(search.on, own, normalise, (to.into(), count), None, wide_queries.cast());
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
             given.stage(search.on, own, staged)?;
             let Some(matrix) = of.matrix else {
-                return self.widen(search.on, staged.into(), count, None, to.cast());
+                return widen(search.on, own, normalise, (staged.into(), count), None, to.cast());
             };
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
-            self.widen(search.on, staged.into(), count, Some(refused.into()), widened)?;
+            widen(search.on, own, normalise, (staged.into(), count), Some(refused.into()), widened)?;
             let launch = Canonical {
                 queries: widened.as_bytes().into(),
                 base: tables.at(matrix).as_bytes().into(),
@@ -287,33 +287,6 @@ impl ListSearch {
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)
         }
-    }
-
-    /// Converts queries of the given type to f32, and normalises them if the index keeps codes of normalised vectors.
-    /// Those that `refused` names become NaN.
-    ///
-    /// # Safety
-    /// `rows` and `to` have `count` rows.
-    unsafe fn widen(
-        &self,
-        on: OnStream<'_>,
-        rows: Ptr<u8>,
-        count: u32,
-        refused: Option<Ptr<u32>>,
-        to: PtrMut<f32>,
-    ) -> Result<()> {
-        let launch = WidenQueries {
-            rows,
-            count,
-            stride: self.shape.stride() as u32,
-            normalise: u32::from(!self.in_place && self.shape.metric.divides_by_norms()),
-            refused,
-            to,
-            to_stride: self.wide().stride() as u32,
-        };
-        let kernel = WidenQueries::kernel(self.shape.element.key());
-        // SAFETY: as the caller promises.
-        unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
     }
 
     /// # Errors

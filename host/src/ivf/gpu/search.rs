@@ -24,6 +24,7 @@ use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, Scatte
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
+use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::element::ByteKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
@@ -38,7 +39,7 @@ use crate::device::backend::ResultArray;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::{Reserved, Scratch};
-use crate::product::gpu::Operands;
+use crate::product::gpu::{Operands, VectorShape};
 use crate::{ElementType, Result};
 
 /// A search that runs on a stream.
@@ -63,6 +64,33 @@ pub(super) struct Search<'a> {
 /// The part of an array that belongs to some of the queries; each query has `each` values.
 fn part<T>(array: PtrMut<T>, of: &Range<u32>, each: usize) -> PtrMut<T> {
     array.skip(of.start as usize * each).take(of.len() * each)
+}
+
+/// Converts queries of the shape `own` to f32, and divides them by their norms if `normalise`. Those that `refused` names
+/// become NaN.
+///
+/// # Safety
+/// `rows` and `to` have `count` rows.
+pub(super) unsafe fn widen(
+    on: OnStream<'_>,
+    own: VectorShape,
+    normalise: bool,
+    (rows, count): (Ptr<u8>, u32),
+    refused: Option<Ptr<u32>>,
+    to: PtrMut<f32>,
+) -> Result<()> {
+    let launch = WidenQueries {
+        rows,
+        count,
+        stride: own.stride() as u32,
+        normalise: normalise.into(),
+        refused,
+        to,
+        to_stride: VectorShape::new(ElementType::F32, own.metric, own.dim).stride() as u32,
+    };
+    let kernel = WidenQueries::kernel(own.element.key());
+    // SAFETY: as the caller promises.
+    unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
 }
 
 /// Queries on the device, the metric of their comparison, and the place for their operands.
