@@ -80,7 +80,7 @@ pub const fn shared_bytes(capacity: u32) -> u32 {
 
 /// Whether `count` survivors of `threshold` include the best k, and all of them fit in the capacity.
 #[inline(always)]
-fn enough(count: u32, k: u32, capacity: u32, threshold: u64) -> bool {
+pub(crate) fn enough(count: u32, k: u32, capacity: u32, threshold: u64) -> bool {
     count <= capacity && (count >= k || threshold == ALL)
 }
 
