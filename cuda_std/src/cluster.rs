@@ -26,8 +26,8 @@ pub fn block_count() -> u32 {
 }
 
 /// Waits until every thread of every block of the cluster has arrived. What each thread wrote before, in global memory or
-/// in the shared memory of any of the blocks, is then visible to all of them (`barrier.cluster.arrive.release`,
-/// `barrier.cluster.wait.acquire`).
+/// in the shared memory of any of the blocks, is then visible to all of them (`barrier.cluster.arrive`,
+/// `barrier.cluster.wait`, which release and acquire).
 ///
 /// Every thread of the cluster must arrive. It is a fault if a thread has returned or waits at another barrier.
 #[track_caller]

@@ -20,10 +20,11 @@ pub fn block_count() -> u32 {
 }
 
 /// Both instructions are those without `.aligned`, which threads of a warp may execute apart: asm is not convergent.
+/// Without `.release` and `.acquire`, which PTX 7.8 lacks, they have these meanings.
 #[inline(always)]
 pub fn sync(_: Site) {
     // SAFETY: the caller ensures that all threads of the cluster arrive; the emulator checks it.
-    unsafe { asm!("barrier.cluster.arrive.release;", "barrier.cluster.wait.acquire;", options(nostack)) }
+    unsafe { asm!("barrier.cluster.arrive;", "barrier.cluster.wait;", options(nostack)) }
 }
 
 /// # Safety

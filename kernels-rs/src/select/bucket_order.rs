@@ -134,7 +134,8 @@ pub unsafe fn bucket_order<K: Key>(
         }
         thread::sync_threads();
         // Consecutive buckets for each thread: their counts become the places before them.
-        let share = (BUCKETS / 4 / threads).max(1);
+        let share = (BUCKETS / 4) >> (threads.trailing_zeros() % 32);
+        let share = share.max(1);
         let first = thread * share;
         let end = if first < BUCKETS / 4 { first + share } else { first };
         let (mut sum, mut most) = (0, 0);

@@ -60,7 +60,7 @@ use cuda_std::shared::{self, SharedPtr};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, kernel, thread, unroll, warp};
 
-use crate::select::block_sort::{OrderWorkspace, block_order};
+use crate::select::block_sort::{OrderWorkspace, block_sort};
 use crate::select::bucket_order::{BUCKETS, BucketWorkspace, bucket_order};
 use crate::select::entry::{self, ALL, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
@@ -94,11 +94,9 @@ const fn survivor_bytes(capacity: u32) -> u32 {
     if 8 * capacity > least { 8 * capacity } else { least }
 }
 
-/// Bytes of the area of the buckets, which has the ranks of a block's survivors later. If the buckets are crowded, it
-/// has the sorted survivors of a block of a cluster.
-const fn bucket_bytes(capacity: u32, blocks: u32) -> u32 {
-    let list = if blocks > 1 { 8 * capacity } else { 0 };
-    if list > 4 * BUCKETS { list } else { 4 * BUCKETS }
+/// Bytes of the area of the buckets, which has the ranks of a block's survivors later.
+const fn bucket_bytes(capacity: u32) -> u32 {
+    4 * if capacity > BUCKETS { capacity } else { BUCKETS }
 }
 
 /// Shared memory of a block in bytes, for `capacity` survivors of a row of at most `columns` keys of `key_bytes` bytes,
@@ -108,7 +106,7 @@ pub const fn shared_bytes(capacity: u32, columns: u32, key_bytes: u32, blocks: u
     let stages = part.div_ceil((UNIT_BYTES * threads) as u64);
     let stages = if stages < STAGES as u64 { stages } else { STAGES as u64 };
     let ring = stages * (UNIT_BYTES * threads) as u64;
-    let sort = 8 * capacity as u64 + bucket_bytes(capacity, blocks) as u64;
+    let sort = 8 * capacity as u64 + bucket_bytes(capacity) as u64;
     4 * HEADER_WORDS as u64 + survivor_bytes(capacity) as u64 + if ring > sort { ring } else { sort }
 }
 
@@ -122,6 +120,7 @@ pub const fn shared_bytes(capacity: u32, columns: u32, key_bytes: u32, blocks: u
 #[kernel(
     key = KeyType,
     max_threads = 1024,
+    min_blocks = 1,
     arch = "sm_90",
     KeyType::F32 => cluster_select_f32 = select_by_clusters::<F32Key>,
     KeyType::F16 => cluster_select_f16 = select_by_clusters::<F16Key>,
@@ -202,7 +201,8 @@ impl<K: Key> Part<K> {
     /// Part `rank` of a row that is divided among `blocks` blocks.
     #[inline(always)]
     fn of(row: Row<K>, rank: u32, blocks: u32, ring: SharedPtr<U32x4>) -> Part<K> {
-        let share = row.len.div_ceil(blocks.max(1)).next_multiple_of(8);
+        // A multiple of eight keys, so that only the start of the row determines the alignment.
+        let share = ((row.len + 8 * blocks - 1) >> log2(8 * blocks)) * 8;
         let from = (rank * share).min(row.len);
         let to = row.len.min(from + share);
         let misaligned = (row.keys.wrapping_add(from as usize).addr() / size_of::<K::Stored>()) as u32 % Self::KEYS;
@@ -260,7 +260,7 @@ impl<K: Key> Part<K> {
     #[inline(always)]
     unsafe fn turns(&mut self, mut visit: impl FnMut(u32, SharedPtr<U32x4>)) {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
-        let turns = self.units.div_ceil((UNITS as u32 * threads).max(1));
+        let turns = (self.units + UNITS as u32 * threads - 1) >> log2(UNITS as u32 * threads);
         // SAFETY: as the caller promises; a place is refilled after its unit was used.
         unsafe {
             self.start();
@@ -450,6 +450,12 @@ impl<K: Key> Counted<K> for CountedPart<'_, K> {
     }
 }
 
+/// The logarithm of a power of two. The compiler does not see that numbers of blocks and threads are such, and divides.
+#[inline(always)]
+fn log2(power: u32) -> u32 {
+    power.trailing_zeros() % 32
+}
+
 /// Number of entries of a sorted list that come before `found`; of equal ones too if `or_equal`.
 ///
 /// # Safety
@@ -479,9 +485,10 @@ const FETCHED: usize = 4;
 unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     let ClusterSelect { table, k, capacity, out } = launch;
     let (rank, blocks) = (cluster::block_rank(), cluster::block_count());
-    let number = thread::block_idx_x() / blocks.max(1);
+    let blocks_log = log2(blocks);
+    let number = thread::block_idx_x() >> blocks_log;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
-    let (lane, warp, warps) = (warp::lane_id(), warp::warp_id(), (thread::block_dim_x() / 32).max(1));
+    let (lane, warp, warps) = (warp::lane_id(), warp::warp_id(), thread::block_dim_x() / 32);
     let Areas { header, survivors, ring, moved, buckets } = Areas::new(capacity);
     // SAFETY: the caller promises the shapes. Areas that overlap are used one after the other, with barriers between:
     // the ring, then those of the sort, then the lists of the peers. Only the blocks of this row write its results, and
@@ -495,7 +502,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         let mut threshold = ALL;
         if len > capacity {
             let plan = SamplePlan::new(wanted, len, BLOCK_GROUP_KEYS);
-            row.sample::<16>(plan, (0, plan.group_keys), |group, best| survivors.add(group).store(best));
+            row.sample::<8>(plan, (0, plan.group_keys), |group, best| survivors.add(group).store(best));
             thread::sync_threads();
             let words = survivors.add(MOST_GROUPS).cast();
             threshold = threshold_of_groups(
@@ -504,7 +511,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 OrderWorkspace { header: sort_header, words, capacity: MOST_GROUPS },
             );
         }
-        let first = number as usize * out.stride as usize;
+        let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
         let mut total;
         loop {
             part.filter(threshold, header, survivors, capacity);
@@ -520,33 +527,23 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                     let span = if row.ids.is_none() { len } else { 0 };
                     let emit = |rank: u32, found: u64| {
                         if alone {
-                            store_result::<K>(found, table.flip, out, first + rank as usize);
+                            store_result::<K>(found, table.flip, out, slot(rank));
                         } else {
                             survivors.add(rank).store(found);
                         }
                     };
                     if !bucket_order::<K>(survivors, count, wanted, span, workspace, emit) {
-                        let workspace = OrderWorkspace { header: sort_header, words: moved.cast(), capacity };
-                        let ordered = block_order(survivors, count, wanted, workspace);
-                        let kept = count.min(wanted);
-                        let sorted = buckets.cast::<u64>();
+                        let sorted = block_sort(survivors, moved, count, wanted);
+                        let elsewhere = sorted.address() != survivors.address();
                         let mut place = thread;
-                        while place < kept {
-                            let found = ordered.get(place);
+                        while place < count.min(wanted) {
+                            let found = sorted.add(place).load();
                             if alone {
-                                store_result::<K>(found, table.flip, out, first + place as usize);
-                            } else {
-                                sorted.add(place).store(found);
+                                store_result::<K>(found, table.flip, out, slot(place));
+                            } else if elsewhere {
+                                survivors.add(place).store(found);
                             }
                             place += threads;
-                        }
-                        if !alone {
-                            thread::sync_threads();
-                            let mut place = thread;
-                            while place < kept {
-                                survivors.add(place).store(sorted.add(place).load());
-                                place += threads;
-                            }
                         }
                     }
                 }
@@ -568,13 +565,13 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                         }
                     }
                     // One warp or several read the list of a peer, or one reads several lists.
-                    let (together, mut of) = ((warps / blocks).max(1), warp % blocks);
+                    let (together, mut of) = ((warps >> blocks_log).max(1), warp & (blocks - 1));
                     while of < blocks {
                         let start = warp::shuffle_idx(FULL_MASK, end - listed, of);
                         let size = warp::shuffle_idx(FULL_MASK, listed, of);
                         let list = cluster::peer(survivors, of);
                         let step = 32 * together;
-                        let mut place = warp / blocks % together * 32 + lane;
+                        let mut place = ((warp >> blocks_log) & (together - 1)) * 32 + lane;
                         while place < size {
                             let mut fetched = [0; FETCHED];
                             unroll::<FETCHED>(|f| {
@@ -607,7 +604,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                     while task < own * (blocks - 1) {
                         let ahead = task / own.max(1);
                         let place = task - ahead * own;
-                        let peer = (rank + 1 + ahead) % blocks;
+                        let peer = (rank + 1 + ahead) & (blocks - 1);
                         let start = starts.add(peer).load();
                         let size = starts.add(peer + 1).load() - start;
                         let found = list.add(place).load();
@@ -621,7 +618,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                     while place < own {
                         let rank = buckets.add(place).load();
                         if rank < wanted {
-                            store_result::<K>(list.add(place).load(), table.flip, out, first + rank as usize);
+                            store_result::<K>(list.add(place).load(), table.flip, out, slot(rank));
                         }
                         place += threads;
                     }
@@ -637,7 +634,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         if rank == 0 {
             let mut place = total.min(wanted) + thread;
             while place < k {
-                store_result::<K>(EMPTY, table.flip, out, first + place as usize);
+                store_result::<K>(EMPTY, table.flip, out, slot(place));
                 place += threads;
             }
         }
