@@ -437,9 +437,15 @@ impl<K: Key> Counted<K> for CountedPart<'_, K> {
         while bin < BINS {
             let (mut sum, mut rank) = (0, 0);
             while rank < blocks {
-                // SAFETY: the blocks have counted, and change their counters after the next barrier.
-                sum += unsafe { cluster::peer(bins.add(bin), rank).load() };
-                rank += 1;
+                let mut counts = [0; FETCHED];
+                unroll::<FETCHED>(|f| {
+                    if rank + (f as u32) < blocks {
+                        // SAFETY: the blocks have counted, and change their counters after the next barrier.
+                        counts[f] = unsafe { cluster::peer(bins.add(bin), rank + f as u32).load() };
+                    }
+                });
+                unroll::<FETCHED>(|f| sum += counts[f]);
+                rank += FETCHED as u32;
             }
             // SAFETY: bin < BINS.
             unsafe { self.sums.add(bin).store(sum) };
@@ -474,7 +480,7 @@ unsafe fn before(list: SharedPtr<u64>, len: u32, found: u64, or_equal: bool) -> 
     low
 }
 
-/// Number of entries that a thread reads from a peer before it uses the first.
+/// Number of words that a thread reads from peers before it uses the first.
 const FETCHED: usize = 4;
 
 /// The body of the kernels `cluster_select_*`. All threads of the cluster arrive.
@@ -502,8 +508,23 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         let mut threshold = ALL;
         if len > capacity {
             let plan = SamplePlan::new(wanted, len, BLOCK_GROUP_KEYS);
-            row.sample::<8>(plan, (0, plan.group_keys), |group, best| survivors.add(group).store(best));
+            // If there are two threads for each group, each takes half of its keys.
+            let halves = 1 + (threads >= 2 * plan.groups) as u32;
+            let step = threads >> (halves - 1);
+            let half = (thread >= step) as u32;
+            let middle = plan.group_keys.div_ceil(halves);
+            let turns = if half == 0 { (0, middle) } else { (middle, plan.group_keys) };
+            let groups = (thread - half * step, step);
+            let bests = survivors.add(half * MOST_GROUPS);
+            row.sample_groups::<8>(plan, groups, turns, |group, best| bests.add(group).store(best));
             thread::sync_threads();
+            if halves == 2 {
+                if thread < plan.groups {
+                    let best = survivors.add(thread);
+                    best.store(best.load().min(survivors.add(MOST_GROUPS + thread).load()));
+                }
+                thread::sync_threads();
+            }
             let words = survivors.add(MOST_GROUPS).cast();
             threshold = threshold_of_groups(
                 plan,

@@ -358,11 +358,18 @@ fn clusters_find_the_best_of_every_row() {
 #[test]
 fn clusters_stream_long_parts() {
     let mut random = Random::new(37);
-    for (key, columns, blocks) in
-        [(KeyType::F32, 9000, 2), (KeyType::F16, 9001, 1), (KeyType::U32, 2048, 2), (KeyType::Bf16, 4096, 1)]
-    {
-        let batch = Batch::random(&mut random, key, 1, columns, 500, 20);
-        batch.check(&mut random, Method::Cluster { blocks, threads: 32, capacity: 512 });
+    for (key, columns, blocks, threads) in [
+        (KeyType::F32, 9000, 2, 32),
+        (KeyType::F16, 9001, 1, 32),
+        (KeyType::U32, 2048, 2, 32),
+        (KeyType::Bf16, 4096, 1, 32),
+        // Two threads for each group of the sample, of 1 and of 16 keys.
+        (KeyType::I32, 1000, 2, 256),
+        (KeyType::F32, 9000, 4, 256),
+    ] {
+        let k = if columns == 1000 { 300 } else { 20 };
+        let batch = Batch::random(&mut random, key, 1, columns, 500, k);
+        batch.check(&mut random, Method::Cluster { blocks, threads, capacity: 512 });
     }
 }
 
