@@ -62,9 +62,15 @@ pub(super) struct DependentLaunches {
 }
 
 impl DependentLaunches {
+    /// Whether a device of this compute capability has them with a driver of this version, and with them the kernels
+    /// that use clusters.
+    pub fn possible(capability: (i32, i32), driver: (i32, i32)) -> bool {
+        capability >= CAPABILITY && driver >= DRIVER && !portable_only()
+    }
+
     /// `None` if this device or its driver does not have them.
     pub fn find(capability: (i32, i32), driver: (i32, i32), multiprocessors: u32) -> Option<Self> {
-        if capability < CAPABILITY || driver < DRIVER || portable_only() {
+        if !Self::possible(capability, driver) {
             return None;
         }
         let function = cuda_loader::symbol(c"cuLaunchKernelEx")?;

@@ -3,91 +3,85 @@
 //!
 //! # Algorithm
 //! ```text
-//! value of an entry  = (key − least key) · span + payload          // span: more than the payloads, so no two are equal
-//! bucket of an entry = the leading 12 bits of its value, of as many bits as the greatest value has
+//! value of an entry  = (key − least key) · (largest payload + 1) + payload      // entries differ in their values
+//! bucket of an entry = the leading bits of its value, of as many bits as the greatest value has
 //! count the entries of each bucket; prefix sums give the first place of each
 //! move each entry to its bucket
 //! rank of an entry   = the first place of its bucket + the entries of the bucket before it
 //! ```
 //! The values have no gaps where keys have few distinct values: then the positions spread the entries of one key over
-//! the buckets. With ids instead of positions, the value is the difference of the entries.
+//! the buckets.
 //!
 //! # Cost
 //! An entry costs about 75 instructions: 8 for the extremes, 18 to count it, 18 to move it, and the rest to compare it
-//! with the two entries of an average bucket. [`crate::select::block_sort`] takes 185 for 3,500 entries. A bucket of c
-//! entries costs c² comparisons, so buckets of more than [`MOST`] entries are left to `block_sort`. Keys whose
-//! survivors lie in few buckets have them: one outlier far below the others, such as a single zero among floats of which
-//! the rest lies above 10⁻³, takes a factor of ten of the buckets away. (Predicted, not measured yet.)
+//! with the two entries of an average bucket. [`crate::select::block_sort`] takes 185 for 3,500 entries, and its least
+//! and greatest entries are atomic operations of 64 bits, which the hardware repeats until no other warp disturbs. A
+//! bucket of c entries costs c² comparisons, so buckets of more than [`MOST`] entries are left to `block_sort`. Keys
+//! whose survivors lie in few buckets have them: one outlier far below the others, such as a single zero among floats of
+//! which the rest lies above 10⁻³, takes a factor of ten of the buckets away. (Predicted, not measured yet.)
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
+use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, thread, unroll, warp};
 
 use crate::select::entry;
 use crate::select::keys::Key;
 
-/// Number of bits of a bucket's number.
-const BUCKET_BITS: u32 = 12;
-/// Number of buckets.
-pub const BUCKETS: u32 = 1 << BUCKET_BITS;
 /// Largest number of entries of a bucket.
 pub const MOST: u32 = 48;
 
 /// Shared memory for [`bucket_order`].
 #[derive(Clone, Copy)]
 pub struct BucketWorkspace {
-    /// Two entries.
-    pub extremes: SharedPtr<u64>,
+    /// Three words.
+    pub extremes: SharedPtr<u32>,
     /// A word for each warp of the block.
     pub sums: SharedPtr<u32>,
-    /// [`BUCKETS`] counters, at a multiple of 16 bytes.
+    /// A counter for each bucket, at a multiple of 16 bytes.
     pub buckets: SharedPtr<u32>,
     /// As many entries as are sorted.
     pub moved: SharedPtr<u64>,
 }
 
-/// The map from entries to buckets.
+/// The ordered bits of the key of an entry. The lower half of a key of 16 bits says nothing.
+#[inline(always)]
+fn key_bits<K: Key>(found: u64) -> u32 {
+    entry::key(found) >> if size_of::<K::Stored>() == 2 { 16 } else { 0 }
+}
+
+/// The map from entries to 2 to the power of `BITS` buckets.
 #[derive(Clone, Copy)]
-struct Buckets {
-    /// The least entry.
-    least: u64,
-    /// More than the largest payload; 0 if the payloads are ids.
+struct Buckets<const BITS: u32> {
+    /// The bits of the least key.
+    least: u32,
+    /// More than the largest payload, except that of [`entry::EMPTY`].
     span: u32,
     /// Number of leading zeros of the greatest value.
     shift: u32,
 }
 
-impl Buckets {
-    #[inline(always)]
-    fn value<K: Key>(&self, found: u64) -> u64 {
-        // The lower half of a 16-bit key says nothing.
-        let unused = if size_of::<K::Stored>() == 2 { 16 } else { 0 };
-        let key = (entry::key(found) >> unused).wrapping_sub(entry::key(self.least) >> unused);
-        let by_position = (key as u64 * self.span as u64).wrapping_add(entry::payload(found) as u64);
-        if self.span == 0 { found.wrapping_sub(self.least) } else { by_position }
-    }
-
+impl<const BITS: u32> Buckets<BITS> {
     #[inline(always)]
     fn of<K: Key>(&self, found: u64) -> u32 {
-        ((self.value::<K>(found) << self.shift) >> (u64::BITS - BUCKET_BITS)) as u32
+        let key = key_bits::<K>(found).wrapping_sub(self.least);
+        let value = (key as u64 * self.span as u64).wrapping_add(entry::payload(found) as u64);
+        ((value << self.shift) >> (u64::BITS - BITS)) as u32
     }
 }
 
-/// Finds the order of the first `len` of `entries`, and calls `emit(rank, entry)` once for each of the best `keep`.
-/// `span` is more than the largest payload, or 0. Returns `false`, without a call of `emit`, if a bucket has more than
-/// [`MOST`] entries. All threads of the block arrive, with the same arguments; the number of threads is a power of two
+/// Finds the order of the first `len` of `entries` by 2 to the power of `BITS` buckets, and calls `emit(rank, entry)` once
+/// for each of the best `keep`. Returns `false`, without a call of `emit`, if a bucket has more than [`MOST`] entries. All threads of the block arrive, with the same arguments; the number of threads is a power of two
 /// from 32 on. Ends with a barrier.
 ///
 /// # Safety
-/// The entries are initialised and visible to all threads (a barrier precedes the call), and none is
-/// [`entry::EMPTY`]; the workspace is as its documentation states, and no other code uses it. `emit` may write over the
-/// entries, each rank at its place.
+/// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its
+/// documentation states, and no other code uses it. `emit` may write over the entries, each rank at its place.
 #[inline(always)]
-pub unsafe fn bucket_order<K: Key>(
+pub unsafe fn bucket_order<K: Key, const BITS: u32>(
     entries: SharedPtr<u64>,
     len: u32,
     keep: u32,
-    span: u32,
     workspace: BucketWorkspace,
     emit: impl Fn(u32, u64),
 ) -> bool {
@@ -95,38 +89,45 @@ pub unsafe fn bucket_order<K: Key>(
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let quads = buckets.cast::<U32x4>();
-    // SAFETY: places are below len, buckets below BUCKETS, warps below their number. Barriers stand between the steps;
-    // within a step, counters change by atomics, and every other place belongs to one thread.
+    let count_quads = 1u32 << (BITS - 2);
+    // SAFETY: places are below len, buckets and warps below their numbers. Barriers stand between the steps; within a
+    // step, counters change by atomics, and every other place belongs to one thread.
     unsafe {
-        let (least, most_inverted) = (extremes, extremes.add(1));
+        let (least, greatest, payload) = (extremes, extremes.add(1), extremes.add(2));
         if thread == 0 {
-            least.store(u64::MAX);
-            most_inverted.store(u64::MAX);
+            least.store(u32::MAX);
+            greatest.store(0);
+            payload.store(0);
         }
         let mut quad = thread;
-        while quad < BUCKETS / 4 {
+        while quad < count_quads {
             quads.add(quad).store(U32x4([0; 4]));
             quad += threads;
         }
         thread::sync_threads();
-        let (mut low, mut high_inverted) = (u64::MAX, u64::MAX);
+        let (mut low, mut high, mut largest) = (u32::MAX, 0, 0);
         let mut place = thread;
         while place < len {
             let found = entries.add(place).load();
-            low = low.min(found);
-            high_inverted = high_inverted.min(!found);
+            low = low.min(key_bits::<K>(found));
+            high = high.max(key_bits::<K>(found));
+            largest = largest.max(entry::payload(found));
             place += threads;
         }
-        let (low, high_inverted) = warp::butterfly((low, high_inverted), |a, b| (a.0.min(b.0), a.1.min(b.1)));
+        let low = warp::reduce_min(FULL_MASK, low);
+        let high = warp::reduce_max(FULL_MASK, high);
+        let largest = warp::reduce_max(FULL_MASK, largest);
         if lane == 0 {
-            atomic::shared_min_u64(least, low);
-            atomic::shared_min_u64(most_inverted, high_inverted);
+            atomic::shared_min_u32(least, low);
+            atomic::shared_max_u32(greatest, high);
+            atomic::shared_max_u32(payload, largest);
         }
         thread::sync_threads();
-        let unscaled = Buckets { least: least.load(), span, shift: 0 };
+        let (least, largest) = (least.load(), payload.load());
+        let span = largest.saturating_add(1);
+        let most = (greatest.load().wrapping_sub(least) as u64 * span as u64).wrapping_add(largest as u64);
         // The shift by 64 bits of no value becomes one by 63.
-        let shift = (unscaled.value::<K>(!most_inverted.load()) | 1).leading_zeros();
-        let map = Buckets { shift, ..unscaled };
+        let map = Buckets::<BITS> { least, span, shift: (most | 1).leading_zeros() };
         let mut place = thread;
         while place < len {
             atomic::shared_add_u32(buckets.add(map.of::<K>(entries.add(place).load())), 1);
@@ -134,10 +135,9 @@ pub unsafe fn bucket_order<K: Key>(
         }
         thread::sync_threads();
         // Consecutive buckets for each thread: their counts become the places before them.
-        let share = (BUCKETS / 4) >> (threads.trailing_zeros() % 32);
-        let share = share.max(1);
+        let share = (count_quads >> (threads.trailing_zeros() % 32)).max(1);
         let first = thread * share;
-        let end = if first < BUCKETS / 4 { first + share } else { first };
+        let end = if first < count_quads { first + share } else { first };
         let (mut sum, mut most) = (0, 0);
         let mut quad = first;
         while quad < end {

@@ -38,14 +38,14 @@
 //!
 //! | rows × keys, k | blocks of a row | floor | predicted | grid or block |
 //! |---|---|---|---|---|
-//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 12 | 34 |
+//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 11 | 34 |
 //! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 37 | 63 |
 //! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 360 | 447 |
 //! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 200 | 299 |
 //! | 10,000 × 128,000, 2048 | 1 of 512 | 1,280 | 1,900 | 2,680 |
 //!
-//! The first row: launch 3, copies and threshold at the same time 3 (sample .9, sort of 512 groups 1.4), filter .5,
-//! sort of about 220 survivors 1.4, two barriers 1.4, copy from peers 1, searches .9, results .5. With one block for
+//! The first row: launch 3, copies and threshold at the same time 2.5 (sample .9, sort of 512 groups .9), filter .5,
+//! sort of about 220 survivors 1.1, two barriers 1.4, copy from peers 1, searches .9, results .5. With one block for
 //! each row, two blocks run on a multiprocessor: a row of 512 KB takes 17 µs of its bandwidth. The filter has 13
 //! instructions for each key if 2.6 % of them pass, and the sort 75 for each of 3,400 survivors: about 15 µs of a
 //! multiprocessor at two instructions a cycle. Most of that overlaps with the copies of the other block.
@@ -60,13 +60,13 @@ use cuda_std::shared::{self, SharedPtr};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, kernel, thread, unroll, warp};
 
-use crate::select::block_sort::{OrderWorkspace, block_sort};
-use crate::select::bucket_order::{BUCKETS, BucketWorkspace, bucket_order};
+use crate::select::block_sort::block_sort;
+use crate::select::bucket_order::{BucketWorkspace, bucket_order};
 use crate::select::entry::{self, ALL, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::select::radix::{BINS, Counted};
 use crate::select::rows::{KeyTable, Row, SelectedRows};
-use crate::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan, threshold_of_groups};
+use crate::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan};
 use crate::select::threshold_select::{enough, store_result};
 
 /// Bytes of a unit: what a thread copies at once.
@@ -75,12 +75,16 @@ const UNIT_BYTES: u32 = 16;
 const UNITS: usize = 2;
 /// Number of turns whose copies are in flight.
 const AHEAD: u32 = 4;
+/// Number of bits of the number of a bucket in the sort of survivors, and in that of the groups of the sample.
+const BUCKET_BITS: u32 = 12;
+const GROUP_BITS: u32 = 10;
 /// Number of units of a thread in shared memory.
 const STAGES: u32 = UNITS as u32 * AHEAD;
 
-/// The words of the header in shared memory: the count of survivors; two words of a radix pass; five words of the sort
-/// from word 4 on; a word for each warp; where the lists of the blocks start, and their end.
+/// The words of the header in shared memory: the count of survivors; two words of a radix pass; three words of the sort
+/// from word 4 on; the threshold, two words; a word for each warp; where the lists of the blocks start, and their end.
 const SORT_WORD: u32 = 4;
+const THRESHOLD_WORD: u32 = 8;
 const SUMS_WORD: u32 = 12;
 const STARTS_WORD: u32 = SUMS_WORD + 32;
 const HEADER_WORDS: u32 = 64;
@@ -90,13 +94,14 @@ const _: () = assert!(STARTS_WORD + cuda_std::launch::MOST_CLUSTER_BLOCKS < HEAD
 /// and the workspace of their sort.
 const fn survivor_bytes(capacity: u32) -> u32 {
     let least = 8 * BINS;
-    assert!(16 * MOST_GROUPS <= least, "two words for each group, and two for its sort");
+    assert!(16 * MOST_GROUPS + (4 << GROUP_BITS) <= least, "the groups, a place to move each to, and the buckets");
     if 8 * capacity > least { 8 * capacity } else { least }
 }
 
 /// Bytes of the area of the buckets, which has the ranks of a block's survivors later.
 const fn bucket_bytes(capacity: u32) -> u32 {
-    4 * if capacity > BUCKETS { capacity } else { BUCKETS }
+    let buckets = 1 << BUCKET_BITS;
+    4 * if capacity > buckets { capacity } else { buckets }
 }
 
 /// Shared memory of a block in bytes, for `capacity` survivors of a row of at most `columns` keys of `key_bytes` bytes,
@@ -504,7 +509,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         let (len, wanted) = (row.len, k.min(row.len));
         let mut part = Part::of(row, rank, blocks, ring);
         part.start();
-        let sort_header = header.add(SORT_WORD).cast::<u64>();
+        let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
         let mut threshold = ALL;
         if len > capacity {
             let plan = SamplePlan::new(wanted, len, BLOCK_GROUP_KEYS);
@@ -525,12 +530,21 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 }
                 thread::sync_threads();
             }
-            let words = survivors.add(MOST_GROUPS).cast();
-            threshold = threshold_of_groups(
-                plan,
-                survivors,
-                OrderWorkspace { header: sort_header, words, capacity: MOST_GROUPS },
-            );
+            let found = header.add(THRESHOLD_WORD).cast::<u64>();
+            let moved = survivors.add(MOST_GROUPS);
+            let buckets = moved.add(MOST_GROUPS).cast();
+            let workspace = BucketWorkspace { extremes, sums, buckets, moved };
+            let emit = |rank: u32, best: u64| {
+                if rank + 1 == plan.rank {
+                    found.store(best);
+                }
+            };
+            threshold = if bucket_order::<K, GROUP_BITS>(survivors, plan.groups, plan.rank, workspace, emit) {
+                found.load()
+            } else {
+                block_sort(survivors, moved, plan.groups, plan.rank).add(plan.rank - 1).load()
+            };
+            threshold = threshold.min(ALL);
         }
         let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
         let mut total;
@@ -543,9 +557,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 if count <= capacity {
                     // The keys in the ring are overwritten.
                     part.started = false;
-                    let workspace =
-                        BucketWorkspace { extremes: sort_header, sums: header.add(SUMS_WORD), buckets, moved };
-                    let span = if row.ids.is_none() { len } else { 0 };
+                    let workspace = BucketWorkspace { extremes, sums, buckets, moved };
                     let emit = |rank: u32, found: u64| {
                         if alone {
                             store_result::<K>(found, table.flip, out, slot(rank));
@@ -553,7 +565,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                             survivors.add(rank).store(found);
                         }
                     };
-                    if !bucket_order::<K>(survivors, count, wanted, span, workspace, emit) {
+                    if !bucket_order::<K, BUCKET_BITS>(survivors, count, wanted, workspace, emit) {
                         let sorted = block_sort(survivors, moved, count, wanted);
                         let elsewhere = sorted.address() != survivors.address();
                         let mut place = thread;

@@ -44,6 +44,8 @@
 //!   was lost, and rows of two values overflowed.
 //! - A sharper threshold by more keys in a group: with q above ¼, more keys of random rows passed, not fewer.
 //!
+//! [`crate::select::cluster_select`] has the same steps in one launch, on devices that have clusters of blocks.
+//!
 //! It is faster than WarpSelect if rows are long: there is no queue and no merge while reading, so registers are free
 //! for loads in flight.
 
