@@ -85,6 +85,7 @@ const STAGES: u32 = UNITS as u32 * AHEAD;
 /// from word 4 on; the threshold, two words; a word for each warp; where the lists of the blocks start, and their end.
 const SORT_WORD: u32 = 4;
 const THRESHOLD_WORD: u32 = 8;
+const ZERO_WORD: u32 = 3;
 const SUMS_WORD: u32 = 12;
 const STARTS_WORD: u32 = SUMS_WORD + 32;
 const HEADER_WORDS: u32 = 64;
@@ -173,8 +174,7 @@ struct Areas {
 
 impl Areas {
     #[inline(always)]
-    fn new(capacity: u32) -> Areas {
-        let header = shared::dynamic::<u32>();
+    fn new(header: SharedPtr<u32>, capacity: u32) -> Areas {
         // SAFETY: the launch gives `shared_bytes`.
         unsafe {
             let survivors = header.add(HEADER_WORDS).cast::<u64>();
@@ -500,7 +500,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     let number = thread::block_idx_x() >> blocks_log;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp, warps) = (warp::lane_id(), warp::warp_id(), thread::block_dim_x() / 32);
-    let Areas { header, survivors, ring, moved, buckets } = Areas::new(capacity);
+    let Areas { header, survivors, ring, .. } = Areas::new(shared::dynamic(), capacity);
     // SAFETY: the caller promises the shapes. Areas that overlap are used one after the other, with barriers between:
     // the ring, then those of the sort, then the lists of the peers. Only the blocks of this row write its results, and
     // every rank has one survivor.
@@ -548,7 +548,16 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         }
         let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
         let mut total;
+        if thread == 0 {
+            header.add(ZERO_WORD).store(0);
+        }
+        thread::sync_threads();
         loop {
+            // Adding a zero that the compiler cannot know keeps it from computing the addresses of all steps before the
+            // loop, for which there are not enough registers.
+            let start = shared::dynamic::<u32>().add(header.add(ZERO_WORD).load());
+            let Areas { header, survivors, moved, buckets, .. } = Areas::new(start, capacity);
+            let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
             part.filter(threshold, header, survivors, capacity);
             let count = header.load();
             total = count;
