@@ -34,7 +34,7 @@ pub const MOST: u32 = 48;
 /// Shared memory for [`bucket_order`].
 #[derive(Clone, Copy)]
 pub struct BucketWorkspace {
-    /// Three words.
+    /// Four words.
     pub extremes: SharedPtr<u32>,
     /// A word for each warp of the block.
     pub sums: SharedPtr<u32>,
@@ -98,6 +98,7 @@ pub unsafe fn bucket_order<K: Key, const BITS: u32>(
             least.store(u32::MAX);
             greatest.store(0);
             payload.store(0);
+            extremes.add(3).store(0);
         }
         let mut quad = thread;
         while quad < count_quads {
@@ -136,7 +137,9 @@ pub unsafe fn bucket_order<K: Key, const BITS: u32>(
         thread::sync_threads();
         // Consecutive buckets for each thread: their counts become the places before them.
         let share = (count_quads >> (threads.trailing_zeros() % 32)).max(1);
-        let first = thread * share;
+        // Adding a zero that the compiler cannot know keeps it from computing these before the loop of the caller, for
+        // which there are not enough registers.
+        let first = (thread + extremes.add(3).load()) * share;
         let end = if first < count_quads { first + share } else { first };
         let (mut sum, mut most) = (0, 0);
         let mut quad = first;

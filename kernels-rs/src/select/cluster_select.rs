@@ -81,8 +81,8 @@ const GROUP_BITS: u32 = 10;
 /// Number of units of a thread in shared memory.
 const STAGES: u32 = UNITS as u32 * AHEAD;
 
-/// The words of the header in shared memory: the count of survivors; two words of a radix pass; three words of the sort
-/// from word 4 on; the threshold, two words; a word for each warp; where the lists of the blocks start, and their end.
+/// The words of the header in shared memory: the count of survivors; two words of a radix pass; a zero; four words of the
+/// sort; the threshold, two words; a word for each warp; where the lists of the blocks start, and their end.
 const SORT_WORD: u32 = 4;
 const THRESHOLD_WORD: u32 = 8;
 const ZERO_WORD: u32 = 3;
@@ -256,6 +256,18 @@ impl<K: Key> Part<K> {
         }
     }
 
+    #[inline(always)]
+    fn turn_count(&self) -> u32 {
+        let units = UNITS as u32 * thread::block_dim_x();
+        (self.units + units - 1) >> log2(units)
+    }
+
+    /// Whether the whole part is in the ring after its turns.
+    #[inline(always)]
+    fn stays(&self) -> bool {
+        self.turn_count() <= AHEAD
+    }
+
     /// Calls `visit(first unit of this thread, its place in the ring)` for each turn: unit u of the turn is `threads` ·
     /// u further on in both, and exists if its number is below `units`. All threads of the block arrive, and come to
     /// each call together.
@@ -265,7 +277,7 @@ impl<K: Key> Part<K> {
     #[inline(always)]
     unsafe fn turns(&mut self, mut visit: impl FnMut(u32, SharedPtr<U32x4>)) {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
-        let turns = (self.units + UNITS as u32 * threads - 1) >> log2(UNITS as u32 * threads);
+        let turns = self.turn_count();
         // SAFETY: as the caller promises; a place is refilled after its unit was used.
         unsafe {
             self.start();
@@ -279,8 +291,7 @@ impl<K: Key> Part<K> {
             }
         }
         async_copy::wait_all();
-        // A part of few turns stays in the ring.
-        self.started = turns <= AHEAD;
+        self.started = self.stays();
     }
 
     /// The thread's key outside the units: whether there is one, and its position. Only threads of the first warp have
@@ -556,16 +567,17 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
             // Adding a zero that the compiler cannot know keeps it from computing the addresses of all steps before the
             // loop, for which there are not enough registers.
             let start = shared::dynamic::<u32>().add(header.add(ZERO_WORD).load());
-            let Areas { header, survivors, moved, buckets, .. } = Areas::new(start, capacity);
+            let Areas { header, survivors, ring, moved, buckets } = Areas::new(start, capacity);
+            part.ring = ring;
             let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
             part.filter(threshold, header, survivors, capacity);
             let count = header.load();
             total = count;
+            // Whether every key passes. The threshold itself would take two registers until the end of the sort.
+            let all = threshold == ALL;
             let alone = blocks == 1;
-            if !alone || enough(count, wanted, capacity, threshold) {
+            if !alone || enough(count, wanted, capacity, all) {
                 if count <= capacity {
-                    // The keys in the ring are overwritten.
-                    part.started = false;
                     let workspace = BucketWorkspace { extremes, sums, buckets, moved };
                     let emit = |rank: u32, found: u64| {
                         if alone {
@@ -595,7 +607,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 cluster::sync();
                 let of_peer = if lane < blocks { cluster::peer(header, lane).load() } else { 0 };
                 total = warp::butterfly_sum(of_peer);
-                if enough(total, wanted, capacity, threshold) {
+                if enough(total, wanted, capacity, all) {
                     // Each list ends after the entries that can be results.
                     let listed = of_peer.min(wanted);
                     let end = warp::inclusive_sum(listed);
@@ -669,6 +681,8 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
             }
             // All blocks have read the counts.
             cluster::sync();
+            // A sort has overwritten the keys in the ring.
+            part.started = header.load() > capacity && part.stays();
             let bins = survivors.cast::<u32>();
             let mut counted = CountedPart { part: &mut part, sums: bins.add(BINS) };
             threshold = row.exact_threshold_by(&mut counted, wanted, bins, header.add(1));
