@@ -81,11 +81,12 @@ const GROUP_BITS: u32 = 10;
 /// Number of units of a thread in shared memory.
 const STAGES: u32 = UNITS as u32 * AHEAD;
 
-/// The words of the header in shared memory: the count of survivors; two words of a radix pass; a zero; four words of the
-/// sort; the threshold, two words; a word for each warp; where the lists of the blocks start, and their end.
+/// The words of the header in shared memory: the count of survivors; two words of a radix pass; the address of the
+/// header; four words of the sort; the threshold, two words; a word for each warp; where the lists of the blocks start,
+/// and their end.
 const SORT_WORD: u32 = 4;
 const THRESHOLD_WORD: u32 = 8;
-const ZERO_WORD: u32 = 3;
+const START_WORD: u32 = 3;
 const SUMS_WORD: u32 = 12;
 const STARTS_WORD: u32 = SUMS_WORD + 32;
 const HEADER_WORDS: u32 = 64;
@@ -560,13 +561,13 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
         let mut total;
         if thread == 0 {
-            header.add(ZERO_WORD).store(0);
+            header.add(START_WORD).store(header.address());
         }
         thread::sync_threads();
         loop {
-            // Adding a zero that the compiler cannot know keeps it from computing the addresses of all steps before the
-            // loop, for which there are not enough registers.
-            let start = shared::dynamic::<u32>().add(header.add(ZERO_WORD).load());
+            // From an address that the compiler cannot know it does not compute the addresses of all steps before the loop,
+            // for which there are not enough registers.
+            let start = SharedPtr::from_address(header.add(START_WORD).load());
             let Areas { header, survivors, ring, moved, buckets } = Areas::new(start, capacity);
             part.ring = ring;
             let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
