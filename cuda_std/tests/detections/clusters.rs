@@ -39,13 +39,13 @@ unsafe fn passes_on(out: PtrMut<u32>) {
         cluster::sync();
         let next = (rank + 1) % count;
         let found = if t < 32 { cluster::peer(words, next).add(t).load() } else { 0 };
-        if t >= 40 && t < 48 {
+        if (40..48).contains(&t) {
             cluster::peer(words.add(t), next).store(rank);
         }
         cluster::add_u32(cluster::peer(words.add(63), 0), 1);
         cluster::sync();
         let out = out.wrapping_add(65 * thread::block_idx_x() as usize);
-        global::store(out.wrapping_add(t as usize), if t >= 40 && t < 48 { words.add(t).load() } else { found });
+        global::store(out.wrapping_add(t as usize), if (40..48).contains(&t) { words.add(t).load() } else { found });
         if t == 0 {
             global::store(out.wrapping_add(64), words.add(63).load());
         }
@@ -63,8 +63,8 @@ fn blocks_of_a_cluster_exchange_words() {
             let (rank, size) = (block % size as usize, size as usize);
             let first = block - rank;
             let own = &out[65 * block..65 * (block + 1)];
-            for t in 0..32 {
-                assert_eq!(own[t], (100 * (first + (rank + 1) % size) + t) as u32, "block {block} of {size}");
+            for (t, &word) in own[..32].iter().enumerate() {
+                assert_eq!(word, (100 * (first + (rank + 1) % size) + t) as u32, "block {block} of {size}");
             }
             assert!(own[40..48].iter().all(|&word| word == ((rank + size - 1) % size) as u32));
             assert_eq!(own[64], if rank == 0 { 64 * size as u32 } else { 0 });
