@@ -1,9 +1,9 @@
 //! Clusters: blocks that run at the same time on neighbouring multiprocessors, and access each other's shared memory
 //! (compute capability 9.0 and later).
 //!
-//! The launch forms the clusters ([`LaunchConfig::with_cluster`](crate::launch::LaunchConfig::with_cluster)). In a launch
-//! without clusters every block is a cluster of its own. A kernel that uses this module is for architectures from
-//! `sm_90` on (`arch = "sm_90"` of [`kernel`](macro@crate::kernel)).
+//! The launch forms the clusters ([`LaunchConfig::with_cluster`](crate::launch::LaunchConfig::with_cluster)). In a
+//! launch without clusters every block is a cluster of its own. A kernel that uses this module is for architectures
+//! from `sm_90` on (`arch = "sm_90"` of [`kernel`](macro@crate::kernel)).
 //!
 //! # Order
 //! [`sync`] is the only order between the blocks of a cluster that the emulator follows. The shared memory of a peer
@@ -25,8 +25,8 @@ pub fn block_count() -> u32 {
     imp::cluster::block_count()
 }
 
-/// Waits until every thread of every block of the cluster has arrived. What each thread wrote before, in global memory or
-/// in the shared memory of any of the blocks, is then visible to all of them (`barrier.cluster.arrive`,
+/// Waits until every thread of every block of the cluster has arrived. What each thread wrote before, in global memory
+/// or in the shared memory of any of the blocks, is then visible to all of them (`barrier.cluster.arrive`,
 /// `barrier.cluster.wait`, which release and acquire).
 ///
 /// Every thread of the cluster must arrive. It is a fault if a thread has returned or waits at another barrier.
@@ -51,7 +51,8 @@ impl<T> Clone for PeerPtr<T> {
 
 impl<T> Copy for PeerPtr<T> {}
 
-/// The place in the shared memory of block `rank` of the cluster that `place` is in this block's (`mapa.shared::cluster`).
+/// The place in the shared memory of block `rank` of the cluster that `place` is in this block's
+/// (`mapa.shared::cluster`).
 ///
 /// # Safety
 /// The cluster has a block `rank`. `place` is a place in this block's shared memory; the blocks have the same layout.

@@ -22,8 +22,8 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of each block.
     pub shared_bytes: u32,
-    /// Number of blocks of a cluster, consecutive along x: 1, 2, 4, 8 or [`MOST_CLUSTER_BLOCKS`]. 1 means that there are
-    /// no clusters. The number of blocks in x is a multiple of it. See [`crate::cluster`].
+    /// Number of blocks of a cluster, consecutive along x: 1, 2, 4, 8 or [`MOST_CLUSTER_BLOCKS`]. 1 means that there
+    /// are no clusters. The number of blocks in x is a multiple of it. See [`crate::cluster`].
     pub cluster: u32,
 }
 

@@ -14,9 +14,9 @@ use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort, walks}
 /// as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
 
-/// As [`run`], and on a device with special kernels (by clusters and warpgroups, from compute capability 9.0 on) every test once more
-/// with the kernels of all other devices, as `portable_kernels::NAME`: by a second process, since a process loads one
-/// or the other.
+/// As [`run`], and on a device with special kernels (by clusters and warpgroups, from compute capability 9.0 on) every
+/// test once more with the kernels of all other devices, as `portable_kernels::NAME`: by a second process, since a
+/// process loads one or the other.
 pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     let own = run(device);
     let index = if let Device::Gpu(index) = device { Some(index) } else { None };

@@ -41,8 +41,9 @@ pub struct Args {
     /// Algorithm of a GPU: auto, warp-select or threshold-select. The CPU has one algorithm and ignores this option.
     #[arg(long, default_value_t)]
     pub algorithm: Algorithm,
-    /// Method of a GPU instead of the one that the library chooses: warp, block-N, grid, cluster-N or short-N, as in the
-    /// table of --tune. A method that the device or the shape does not allow is replaced as the library replaces it.
+    /// Method of a GPU instead of the one that the library chooses: warp, block-N, grid, cluster-N or short-N, as in
+    /// the table of --tune. A method that the device or the shape does not allow is replaced as the library replaces
+    /// it.
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "METHOD", conflicts_with = "algorithm")]
     pub method: Option<Method>,

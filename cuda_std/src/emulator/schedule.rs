@@ -146,8 +146,8 @@ enum Stopped {
     GivenUp,
 }
 
-/// Runs the blocks of a cluster, from barrier to barrier of the cluster, until all threads have returned. `Ok(false)` if
-/// a block before them failed.
+/// Runs the blocks of a cluster, from barrier to barrier of the cluster, until all threads have returned. `Ok(false)`
+/// if a block before them failed.
 fn run_blocks(arenas: &mut [Arena], first_failure: &AtomicU64) -> Result<bool, Violation> {
     let alone = arenas.len() == 1;
     loop {

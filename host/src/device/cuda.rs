@@ -745,8 +745,8 @@ impl Cuda {
         give_back();
     }
 
-    /// The function handle of a kernel, set to allow the shared memory and the clusters of `config`. The first use loads
-    /// the module. If `waits`, the kernel first waits for the work ahead (`dependent`).
+    /// The function handle of a kernel, set to allow the shared memory and the clusters of `config`. The first use
+    /// loads the module. If `waits`, the kernel first waits for the work ahead (`dependent`).
     fn function(&self, name: &'static str, waits: bool, config: &LaunchConfig) -> Result<sys::CUfunction> {
         let &LaunchConfig { shared_bytes, cluster, .. } = config;
         let functions = || self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -18,8 +18,8 @@
 //! Other streams, such as those of k-means, load the modules as they are embedded. A module that both kinds of streams
 //! use is loaded twice.
 //!
-//! The driver's function for launches with attributes also makes launches with clusters. So a device has clusters if and
-//! only if it has such launches; both need compute capability 9.0.
+//! The driver's function for launches with attributes also makes launches with clusters. So a device has clusters if
+//! and only if it has such launches; both need compute capability 9.0.
 //!
 //! # Measured
 //! H200, driver 580.159.04, 2026-11-26; µs, the less of two medians; without and with such launches:
@@ -88,8 +88,9 @@ impl DependentLaunches {
             .is_some_and(|blocks| blocks <= self.most_blocks)
     }
 
-    /// Largest number of blocks of a cluster. All devices of compute capability 9.0 and later take eight. Sixteen need as
-    /// many multiprocessors that are neighbours: undivided devices of 128 multiprocessors and more have them (H200 132).
+    /// Largest number of blocks of a cluster. All devices of compute capability 9.0 and later take eight. Sixteen need
+    /// as many multiprocessors that are neighbours: undivided devices of 128 multiprocessors and more have them (H200
+    /// 132).
     pub fn largest_cluster(&self) -> u32 {
         if self.most_blocks >= 128 { MOST_CLUSTER_BLOCKS } else { PORTABLE_CLUSTER_BLOCKS }
     }

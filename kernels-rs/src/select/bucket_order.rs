@@ -17,8 +17,8 @@
 //! with the two entries of an average bucket. [`crate::select::block_sort`] takes 185 for 3,500 entries, and its least
 //! and greatest entries are atomic operations of 64 bits, which the hardware repeats until no other warp disturbs. A
 //! bucket of c entries costs c² comparisons, so buckets of more than [`MOST`] entries are left to `block_sort`. Keys
-//! whose survivors lie in few buckets have them: one outlier far below the others, such as a single zero among floats of
-//! which the rest lies above 10⁻³, takes a factor of ten of the buckets away. (Predicted, not measured yet.)
+//! whose survivors lie in few buckets have them: one outlier far below the others, such as a single zero among floats
+//! of which the rest lies above 10⁻³, takes a factor of ten of the buckets away. (Predicted, not measured yet.)
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
@@ -34,13 +34,13 @@ pub const MOST: u32 = 48;
 /// Shared memory for [`bucket_order`].
 #[derive(Clone, Copy)]
 pub struct BucketWorkspace {
-    /// Four words.
+    /// Room for the least key, the greatest key, the largest payload, and a zero.
     pub extremes: SharedPtr<u32>,
     /// A word for each warp of the block.
     pub sums: SharedPtr<u32>,
     /// A counter for each bucket, at a multiple of 16 bytes.
     pub buckets: SharedPtr<u32>,
-    /// As many entries as are sorted.
+    /// Room for all entries, in the order of their buckets.
     pub moved: SharedPtr<u64>,
 }
 
@@ -70,9 +70,10 @@ impl<const BITS: u32> Buckets<BITS> {
     }
 }
 
-/// Finds the order of the first `len` of `entries` by 2 to the power of `BITS` buckets, and calls `emit(rank, entry)` once
-/// for each of the best `keep`. Returns `false`, without a call of `emit`, if a bucket has more than [`MOST`] entries. All threads of the block arrive, with the same arguments; the number of threads is a power of two
-/// from 32 on. Ends with a barrier.
+/// Finds the order of the first `len` of `entries` by 2 to the power of `BITS` buckets, and calls `emit(rank, entry)`
+/// once for each of the best `keep`. Returns `false`, without a call of `emit`, if a bucket has more than [`MOST`]
+/// entries. All threads of the block arrive, with the same arguments; the number of threads is a power of two from 32
+/// on. Ends with a barrier.
 ///
 /// # Safety
 /// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its

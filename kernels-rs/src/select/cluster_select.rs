@@ -122,8 +122,8 @@ pub const fn shared_bytes(capacity: u32, columns: u32, key_bytes: u32, blocks: u
 ///
 /// # Safety
 /// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out.stride`;
-/// min(k, columns) ≤ capacity, a multiple of 32. All blocks of a cluster share a row; the threads of a block are a power
-/// of two, from 32 to 1,024.
+/// min(k, columns) ≤ capacity, a multiple of 32. All blocks of a cluster share a row; the threads of a block are a
+/// power of two, from 32 to 1,024.
 #[kernel(
     key = KeyType,
     max_threads = 1024,
@@ -149,8 +149,8 @@ pub struct ClusterSelect {
 }
 
 impl ClusterSelect {
-    /// `blocks` blocks of `threads` threads for each row of keys of the type `key`: 1, 2, 4, 8 or 16 blocks, 32 to 1,024
-    /// threads, powers of two.
+    /// `blocks` blocks of `threads` threads for each row of keys of the type `key`: 1, 2, 4, 8 or 16 blocks, 32 to
+    /// 1,024 threads, powers of two.
     pub fn config(&self, key: KeyType, rows: u32, blocks: u32, threads: u32) -> LaunchConfig {
         let bytes = shared_bytes(self.capacity, self.table.columns, key.bytes(), blocks, threads);
         LaunchConfig::linear(rows as u64 * blocks as u64, threads)
@@ -565,8 +565,8 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
         }
         thread::sync_threads();
         loop {
-            // From an address that the compiler cannot know it does not compute the addresses of all steps before the loop,
-            // for which there are not enough registers.
+            // From an address that the compiler cannot know it does not compute the addresses of all steps before the
+            // loop, for which there are not enough registers.
             let start = SharedPtr::from_address(header.add(START_WORD).load());
             let Areas { header, survivors, ring, moved, buckets } = Areas::new(start, capacity);
             part.ring = ring;
