@@ -33,8 +33,8 @@
 //!
 //! # Cost
 //! Floor on an H200: bytes of the keys over 4.0 TB/s, or over 110 GB/s for each multiprocessor that takes part, and one
-//! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read from a peer .25 µs.
-//! Predicted, not measured yet (f32 keys, sorted results, µs):
+//! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read
+//! from a peer .25 µs. Predicted, not measured yet (f32 keys, sorted results, µs):
 //!
 //! | rows × keys, k | blocks of a row | floor | predicted | grid or block |
 //! |---|---|---|---|---|
