@@ -6,13 +6,15 @@ use std::thread;
 use std::time::Instant;
 
 use cuda_std::emulator::{BoundLaunch, kernels};
-use cuda_std::launch::LaunchConfig;
+use cuda_std::launch::{LaunchConfig, PORTABLE_CLUSTER_BLOCKS};
 
 use crate::faults;
 use crate::image::Image;
 use crate::state::{Capture, Event, Function, HostMemory, Module, Pool, State, Work, lock, violation};
 
 pub const INVALID_VALUE: c_int = 1;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+const INVALID_CLUSTER_SIZE: c_int = 912;
 pub const OUT_OF_MEMORY: c_int = 2;
 pub const NOT_INITIALIZED: c_int = 3;
 const NO_DEVICE: c_int = 100;
@@ -509,7 +511,10 @@ functions! {
         let (static_shared, waits) = (loaded.static_shared, loaded.waits);
         let handle = state.handle();
         let shared_bytes = UNASKED_SHARED - static_shared;
-        state.functions.insert(handle, Function { device: current, module, kernel, waits, shared_bytes, static_shared });
+        let (device, large_clusters) = (current, false);
+        state
+            .functions
+            .insert(handle, Function { device, module, kernel, waits, shared_bytes, static_shared, large_clusters });
         // SAFETY: the caller promises the function's contract.
         unsafe { write(function, handle) }
     }
@@ -517,6 +522,11 @@ functions! {
     fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
         let mut state = lock();
         let Function { device, static_shared, .. } = *state.functions.get(&function).ok_or(INVALID_HANDLE)?;
+        // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        if attribute == 14 && state.devices[device].device.capability >= (9, 0) {
+            state.functions.get_mut(&function).ok_or(INVALID_HANDLE)?.large_clusters = value != 0;
+            return Ok(());
+        }
         let limit = state.devices[device].device.shared_bytes - static_shared;
         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if attribute != 8 || value < 0 || value > limit {
@@ -540,7 +550,7 @@ functions! {
         extra: *mut *mut c_void
     ) {
         let grid = [grid_x, grid_y, grid_z].map(u64::from);
-        let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes };
+        let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes, cluster: 1 };
         let function = launched(function, stream, &config, extra)?;
         // SAFETY: the caller promises the kernel's contract, and passes the addresses of its arguments.
         let launch = Arc::new(unsafe { function.kernel.bind(config, arguments) });
@@ -550,11 +560,23 @@ functions! {
     fn cuLaunchKernelEx(config: *const CUlaunchConfig, function: usize, arguments: *mut *mut c_void, extra: *mut *mut c_void) {
         // SAFETY: the caller passes null, or a config with the number of attributes that the config states.
         let given = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
-        let config = LaunchConfig { grid: given.grid.map(u64::from), block: given.block, shared_bytes: given.shared_bytes };
+        let (grid, block, shared_bytes) = (given.grid.map(u64::from), given.block, given.shared_bytes);
+        let mut config = LaunchConfig { grid, block, shared_bytes, cluster: 1 };
         let function = launched(function, given.stream, &config, extra)?;
         for at in 0..given.attribute_count as usize {
             // SAFETY: as above.
             let attribute = unsafe { &*given.attributes.add(at) };
+            // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: the blocks of a cluster in x, y and z.
+            if attribute.id == 4 {
+                let [x, y, z, ..] = attribute.value;
+                config.cluster = x;
+                let portable = x <= PORTABLE_CLUSTER_BLOCKS || function.large_clusters;
+                let has_clusters = lock().devices[function.device].device.capability >= (9, 0);
+                if !has_clusters || (y, z) != (1, 1) || !portable || !config.clusters_fit() {
+                    return Err(INVALID_CLUSTER_SIZE);
+                }
+                continue;
+            }
             // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: the kernel may start before the work ahead of it
             // has ended.
             if attribute.id != 6 {

@@ -52,8 +52,9 @@ impl Image {
 
     fn of_ptx(text: &str, capability: (i32, i32)) -> Result<Image, c_int> {
         let entries = entries(text);
-        // griddepcontrol needs compute capability 9.0; an older device refuses the text.
-        if entries.is_empty() || (text.contains("griddepcontrol") && capability < (9, 0)) {
+        // griddepcontrol and clusters need compute capability 9.0; an older device refuses the text.
+        let later = text.contains("griddepcontrol") || text.contains("barrier.cluster");
+        if entries.is_empty() || (later && capability < (9, 0)) {
             return Err(INVALID_PTX);
         }
         let waits = text.matches("griddepcontrol.wait;").count() == entries.len() && !text.contains("ld.global.nc");

@@ -135,6 +135,8 @@ pub struct Function {
     pub shared_bytes: i32,
     /// Bytes of static shared memory of the kernel.
     pub static_shared: i32,
+    /// Whether a launch may have clusters of more blocks than all devices take.
+    pub large_clusters: bool,
 }
 
 /// A piece of work of a stream, which can be done any number of times.

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use cuda_driver_emulator::{self as driver, Failed, Fault, Lasts, Usage};
 use cuda_std::launch::KernelArgs;
-use cuda_std::{PtrMut, global, kernel, thread};
+use cuda_std::{PtrMut, cluster, global, kernel, thread};
 use cust_raw::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED,
@@ -66,6 +66,21 @@ unsafe fn weigh<const SIGN: i64>(Weigh { bias, factor, out, value }: Weigh) {
     }
 }
 
+/// Writes the number of blocks of its cluster for each block.
+///
+/// # Safety
+/// `sizes` has a value for each block.
+#[kernel]
+pub unsafe fn cluster_sizes(
+    /// A value for each block.
+    sizes: PtrMut<u32>,
+) {
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: a value for each block.
+        unsafe { global::store(sizes.wrapping_add(thread::block_idx_x() as usize), cluster::block_count()) };
+    }
+}
+
 const PTX: &std::ffi::CStr = c".version 8.0\n.target sm_80\n.visible .entry double(\n\t.param .u64 x\n)\n\
     .visible .entry weigh(\n)\n.visible .entry weigh_negative(\n)\n.visible .entry stranger(\n)";
 
@@ -93,6 +108,7 @@ fn the_driver() {
         memory(&mut address);
         launches();
         dependent_launches(context);
+        cluster_launches(context);
         handles();
         graphs();
         faults();
@@ -238,6 +254,68 @@ unsafe fn dependent_launches(first: CUcontext) {
         }
         assert!(driver::violations().last().unwrap().contains("a dependent launch of double, which does not wait"));
         assert_eq!(cuMemFree_v2(x), CUDA_SUCCESS);
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+        assert_eq!(cuCtxSetCurrent(first), CUDA_SUCCESS);
+    }
+}
+
+/// Launches with clusters on device 1; then `first` is current again.
+///
+/// # Safety
+/// `first` is the context of device 0.
+unsafe fn cluster_launches(first: CUcontext) {
+    type LaunchKernelEx = unsafe extern "C" fn(*const u64, CUfunction, *mut *mut c_void, *mut *mut c_void) -> i32;
+    type SetAttribute = unsafe extern "C" fn(CUfunction, i32, i32) -> i32;
+    let (launch_ex, set) = (cuda_loader::symbol(c"cuLaunchKernelEx"), cuda_loader::symbol(c"cuFuncSetAttribute"));
+    // SAFETY: these are the functions' signatures; a config of cuda.h is read as bytes, and a code as a number.
+    let (launch_ex, set) = unsafe {
+        (
+            std::mem::transmute::<*const c_void, LaunchKernelEx>(launch_ex.unwrap()),
+            std::mem::transmute::<*const c_void, SetAttribute>(set.unwrap()),
+        )
+    };
+    let text = c".version 7.8\n.target sm_90\n.visible .entry cluster_sizes(\n)\n{\nbarrier.cluster.arrive;\n}\n";
+    const INVALID_CLUSTER_SIZE: i32 = 912;
+    // SAFETY: as in the test above.
+    unsafe {
+        let (mut module, mut context, mut function) = (null_mut(), null_mut(), null_mut());
+        let load = |module: &mut _| cuModuleLoadDataEx(module, text.as_ptr().cast(), 0, null_mut(), null_mut());
+        assert_eq!(load(&mut module), CUDA_ERROR_INVALID_PTX, "compute capability 8.0 has no clusters");
+        assert_eq!(cuDevicePrimaryCtxRetain(&mut context, 1), CUDA_SUCCESS);
+        assert_eq!(cuCtxSetCurrent(context), CUDA_SUCCESS);
+        assert_eq!(load(&mut module), CUDA_SUCCESS);
+        assert_eq!(cuModuleGetFunction(&mut function, module, c"cluster_sizes".as_ptr()), CUDA_SUCCESS);
+        let mut sizes = 0;
+        assert_eq!(cuMemAlloc_v2(&mut sizes, 64), CUDA_SUCCESS);
+        let mut arguments: [*mut c_void; 1] = [(&raw mut sizes).cast()];
+        let mut launch = |blocks: u64, cluster: [u8; 3]| {
+            let mut attributes = [0u8; 72];
+            (attributes[0], attributes[8], attributes[12], attributes[16]) = (4, cluster[0], cluster[1], cluster[2]);
+            let config = launch_config(&attributes, 1);
+            let config =
+                [config[0] & !0xffff_ffff | blocks, config[1], config[2], config[3], config[4], config[5], config[6]];
+            launch_ex(config.as_ptr(), function, arguments.as_mut_ptr(), null_mut())
+        };
+        for (blocks, cluster, expected) in [
+            (8, [4, 1, 1], 0),
+            (16, [8, 1, 1], 0),
+            (6, [4, 1, 1], INVALID_CLUSTER_SIZE),
+            (6, [3, 1, 1], INVALID_CLUSTER_SIZE),
+            (8, [2, 2, 1], INVALID_CLUSTER_SIZE),
+            (16, [16, 1, 1], INVALID_CLUSTER_SIZE),
+        ] {
+            assert_eq!(launch(blocks, cluster), expected, "{blocks} in {cluster:?}");
+            if expected == 0 {
+                let mut found = [0u32; 16];
+                assert_eq!(cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), sizes, 64), CUDA_SUCCESS);
+                assert!(found[..blocks as usize].iter().all(|&size| size == cluster[0].into()), "{found:?}");
+            }
+        }
+        // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        assert_eq!(set(function, 14, 1), 0);
+        assert_eq!(launch(16, [16, 1, 1]), 0);
+        assert_eq!(cuModuleUnload(module), CUDA_SUCCESS);
+        assert_eq!(cuMemFree_v2(sizes), CUDA_SUCCESS);
         assert_eq!(cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
         assert_eq!(cuCtxSetCurrent(first), CUDA_SUCCESS);
     }

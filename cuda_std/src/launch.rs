@@ -22,15 +22,22 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of each block.
     pub shared_bytes: u32,
+    /// Number of blocks of a cluster, consecutive along x: 1, 2, 4, 8 or [`MOST_CLUSTER_BLOCKS`]. 1 means that there
+    /// are no clusters. The number of blocks in x is a multiple of it. See [`crate::cluster`].
+    pub cluster: u32,
 }
 
 /// Largest numbers of blocks of a grid in x, y and z.
 pub const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
+/// Largest number of blocks of a cluster. Devices that have clusters take [`PORTABLE_CLUSTER_BLOCKS`]; some take more.
+pub const MOST_CLUSTER_BLOCKS: u32 = 16;
+/// Largest number of blocks of a cluster that every device with clusters takes.
+pub const PORTABLE_CLUSTER_BLOCKS: u32 = 8;
 
 impl LaunchConfig {
     /// `blocks` blocks of `threads` threads, both along x, without dynamic shared memory.
     pub const fn linear(blocks: u64, threads: u32) -> Self {
-        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+        Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cluster: 1 }
     }
 
     /// At least `warps` warps along x, in blocks of `warps_per_block` warps, without dynamic shared memory. The last
@@ -47,5 +54,17 @@ impl LaunchConfig {
     /// The same launch with `shared_bytes` bytes of dynamic shared memory per block.
     pub const fn with_shared(self, shared_bytes: u32) -> Self {
         Self { shared_bytes, ..self }
+    }
+
+    /// The same launch with clusters of `blocks` blocks along x.
+    pub const fn with_cluster(self, blocks: u32) -> Self {
+        Self { cluster: blocks, ..self }
+    }
+
+    /// Whether the clusters are of a size that exists and divide the blocks along x.
+    pub const fn clusters_fit(&self) -> bool {
+        self.cluster.is_power_of_two()
+            && self.cluster <= MOST_CLUSTER_BLOCKS
+            && self.grid[0].is_multiple_of(self.cluster as u64)
     }
 }

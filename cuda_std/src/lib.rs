@@ -36,7 +36,8 @@
 //! # What a kernel may call
 //!
 //! A kernel may call `core` (except functions that print), crates without `std` and without allocation, and the items
-//! below. All of them run on sm_80 and later, except [`wgmma`], which needs sm_90a. The page of each function names its
+//! below. All of them run on sm_80 and later, except [`cluster`], which needs sm_90, and
+//! [`wgmma`], which needs sm_90a. The page of each function names its
 //! instruction.
 //!
 //! | module | for | items | PTX |
@@ -52,6 +53,7 @@
 //! | [`math`] | Arithmetic with equal results, bit for bit, on every back end; conversions of 16-bit floats; sums of products of bytes | [`mul_add_f32`](math::mul_add_f32), [`mul_add_f64`](math::mul_add_f64), [`min_f32`](math::min_f32), [`max_f32`](math::max_f32), [`min_f64`](math::min_f64), [`max_f64`](math::max_f64), [`sqrt_f32`](math::sqrt_f32), [`sqrt_f64`](math::sqrt_f64), [`f16_to_f32`](math::f16_to_f32), [`add_f16x2`](math::add_f16x2), [`fma_f16x2`](math::fma_f16x2), [`dot4_i8`](math::dot4_i8), [`dot4_u8`](math::dot4_u8), [`f32_to_f16`](math::f32_to_f16), [`f32_to_bf16`](math::f32_to_bf16), [`f32_to_tf32`](math::f32_to_tf32), [`bf16_to_f32`](math::bf16_to_f32) | `fma.rn`, `min`, `max`, `sqrt.rn`, `cvt`, `add.rn.f16x2`, `fma.rn.f16x2`, `dp4a` |
 //! | [`async_copy`] | Copies from global to shared memory that run while the thread continues | [`copy_4`](async_copy::copy_4), [`copy_8`](async_copy::copy_8), [`copy_16`](async_copy::copy_16), [`copy_4_zfill`](async_copy::copy_4_zfill), [`copy_8_zfill`](async_copy::copy_8_zfill), [`copy_16_zfill`](async_copy::copy_16_zfill), [`commit`](async_copy::commit), [`wait_group`](async_copy::wait_group), [`wait_all`](async_copy::wait_all) | `cp.async` |
 //! | [`mma`] | Matrix products of a warp | [`ldmatrix_x2`](mma::ldmatrix_x2), [`ldmatrix_x4`](mma::ldmatrix_x4), [`ldmatrix_x4_trans`](mma::ldmatrix_x4_trans), [`mma_m16n8k16_f16`](mma::mma_m16n8k16_f16), [`mma_m16n8k16_bf16`](mma::mma_m16n8k16_bf16), [`mma_m16n8k8_tf32`](mma::mma_m16n8k8_tf32), [`mma_m16n8k32_s8`](mma::mma_m16n8k32_s8), [`mma_m16n8k32_u8`](mma::mma_m16n8k32_u8) | `ldmatrix`, `mma.sync` |
+//! | [`cluster`] | Blocks that access each other's shared memory | [`block_rank`](cluster::block_rank), [`block_count`](cluster::block_count), [`sync`](cluster::sync), [`PeerPtr`](cluster::PeerPtr), [`peer`](cluster::peer), [`add_u32`](cluster::add_u32) | `%cluster_ctarank`, `barrier.cluster`, `mapa`, `ld.shared::cluster`, `st.shared::cluster`, `atom.shared::cluster` |
 //! | [`wgmma`] | Matrix products of four warps | [`Fragment`](wgmma::Fragment), [`publish`](wgmma::publish), [`start_f16`](wgmma::start_f16), [`start_s8`](wgmma::start_s8), [`start_u8`](wgmma::start_u8), [`wait`](wgmma::wait) | `wgmma.mma_async`, `fence.proxy.async` |
 //! | | A loop whose counter is a constant in each turn | [`unroll`](fn@unroll) | |
 //!
@@ -83,6 +85,7 @@ pub use cuda_std_macros::{group, kernel};
 
 pub mod async_copy;
 pub mod atomic;
+pub mod cluster;
 pub mod global;
 pub mod launch;
 pub mod math;

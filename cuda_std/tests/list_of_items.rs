@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 /// The modules of the table, with the source files of each.
-const MODULES: [(&str, &[&str]); 9] = [
+const MODULES: [(&str, &[&str]); 10] = [
     ("thread", &["thread.rs"]),
     ("global", &["global.rs"]),
     ("shared", &["shared.rs"]),
     ("atomic", &["atomic.rs"]),
+    ("cluster", &["cluster.rs"]),
     ("warp", &["warp.rs", "warp/butterfly.rs"]),
     ("math", &["math.rs"]),
     ("async_copy", &["async_copy.rs"]),

@@ -181,7 +181,8 @@ use proc_macro::TokenStream;
 ///   `min_blocks = M`, only together with `max_threads`: the compiler limits registers so that M blocks fit a
 ///   multiprocessor.
 /// - `arch = "sm_90a"`: the kernel uses instructions that only this architecture has (`wgmma`). Its module is for this
-///   architecture alone, and other devices refuse it, so check the device before the launch.
+///   architecture alone, and other devices refuse it, so check the device before the launch. `arch = "sm_90"`: the
+///   kernel uses instructions that this architecture and later ones have (clusters); only older devices refuse it.
 /// - A `macro_rules!` macro may generate a kernel if it passes the name and the bounds, and the struct's name if the
 ///   macro uses that.
 ///

@@ -71,7 +71,9 @@ pub fn write(modules: &[(String, String)], out: &Path) -> Result<MachineCode, Bo
         for ((module, plain), waiting) in modules.iter().zip(&waiting) {
             // Modules for the warpgroups of one architecture run on no other.
             let own = plain.lines().any(|line| line.trim_end() == ".target sm_90a");
-            if own && arch != GpuArch::Sm90 {
+            // Modules with clusters run from compute capability 9.0 on.
+            let later = plain.lines().any(|line| line.trim_end() == ".target sm_90");
+            if own && arch != GpuArch::Sm90 || later && capability < (9, 0) {
                 continue;
             }
             let arch = if own { GpuArch::Sm90a } else { arch };

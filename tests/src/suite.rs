@@ -14,15 +14,15 @@ use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort, walks}
 /// as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
 
-/// As [`run`], and on a device with special kernels (by warpgroups, on compute capability 9.0) every test once more
-/// with the kernels of all other devices, as `portable_kernels::NAME`: by a second process, since a process loads one
-/// or the other.
+/// As [`run`], and on a device with special kernels (by clusters and warpgroups, from compute capability 9.0 on) every
+/// test once more with the kernels of all other devices, as `portable_kernels::NAME`: by a second process, since a
+/// process loads one or the other.
 pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     let own = run(device);
     let index = if let Device::Gpu(index) = device { Some(index) } else { None };
     let devices = warpann::device::info::devices().unwrap_or_default();
     let target = devices.iter().find(|info| Some(info.index) == index).and_then(|info| info.ptx_target.as_deref());
-    // Such as `sm_80, sm_90a`.
+    // Such as `sm_80, sm_90, sm_90a`.
     let has_own_kernels = target.is_some_and(|target| target.contains(','));
     if !has_own_kernels || std::env::var_os(PORTABLE).is_some() {
         return own;

@@ -160,12 +160,18 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     kernel_report::check_canaries(&ptxas, &shell::target_dir().join("ptx"), &names)?;
 
     let start = Instant::now();
-    // A module for a single architecture is assembled for that architecture only.
+    // A module for a single architecture is assembled for that architecture only; a module for later architectures
+    // than the others, for those and later ones.
     let mut jobs: Vec<(&str, PathBuf)> = Vec::new();
     for file in modules {
         let own = own_arch(file)?.filter(|&own| own != built_for);
         let later = dependent(file)?;
-        for arch in own.map_or_else(|| archs.clone(), |own| vec![own]) {
+        let of_module = match own {
+            None => archs.clone(),
+            Some(GpuArch::Sm90a) => vec![GpuArch::Sm90a],
+            Some(own) => archs.iter().copied().filter(|&arch| arch >= own).collect(),
+        };
+        for arch in of_module {
             let file = if arch < GpuArch::Sm90 { file } else { &later };
             jobs.push((arch.name(), file.clone()));
         }

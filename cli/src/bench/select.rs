@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Device;
+#[cfg(feature = "cuda")]
+use warpann::internals::Method;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 use warpann_measure::cost_model::WarpSelectShape;
 
@@ -13,6 +15,12 @@ use crate::progress::Step;
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{Stdin, check_files};
+
+/// The options that choose one selection, which `--tune` does not take.
+#[cfg(feature = "cuda")]
+const TUNED: [&str; 5] = ["k", "rows", "cols", "algorithm", "method"];
+#[cfg(not(feature = "cuda"))]
+const TUNED: [&str; 4] = ["k", "rows", "cols", "algorithm"];
 
 /// Arguments of `bench select`.
 #[derive(Debug, clap::Args)]
@@ -33,11 +41,17 @@ pub struct Args {
     /// Algorithm of a GPU: auto, warp-select or threshold-select. The CPU has one algorithm and ignores this option.
     #[arg(long, default_value_t)]
     pub algorithm: Algorithm,
+    /// Method of a GPU instead of the one that the library chooses: warp, block-N, grid, cluster-N or short-N, as in
+    /// the table of --tune. A method that the device or the shape does not allow is replaced as the library replaces
+    /// it.
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "METHOD", conflicts_with = "algorithm")]
+    pub method: Option<Method>,
     /// Number of timed runs, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 9, value_parser = positive)]
     pub repeat: usize,
     /// Time every method of selection on a GPU over a grid of shapes, and print which is fastest for each.
-    #[arg(long, conflicts_with_all = ["k", "rows", "cols", "algorithm"])]
+    #[arg(long, conflicts_with_all = TUNED)]
     pub tune: bool,
     /// With --tune: write the choices to this table, in place of its lines for this device.
     #[arg(long, value_name = "CSV", requires = "tune")]
@@ -113,6 +127,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         }
         return select_resident(args, index, out);
     }
+    #[cfg(feature = "cuda")]
+    if args.method.is_some() {
+        return Err(Failure::Message("--method chooses a method of a GPU, but the device is not a GPU".to_owned()));
+    }
     if tune {
         return Err(Failure::Message("--tune measures the methods of a GPU, but the device is not a GPU".to_owned()));
     }
@@ -145,7 +163,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 #[derive(Serialize)]
 struct SelectResident {
     device: String,
-    algorithm: &'static str,
+    /// The algorithm, or the method if one was chosen.
+    algorithm: String,
     rows: usize,
     cols: usize,
     k: usize,
@@ -166,13 +185,17 @@ struct SelectResident {
 /// Times the selection by device events, keys and results on the GPU.
 #[cfg(feature = "cuda")]
 fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
-    let &Args { k, rows, cols, algorithm, repeat, .. } = args;
+    let &Args { k, rows, cols, algorithm, method, repeat, .. } = args;
     // A hundred different rows suffice, and are made faster than all rows.
     let bench = spinning("making keys", || -> Outcome<_> {
         Ok(warpann::internals::SelectionBench::new(index, random(rows.min(100), cols, 1)?, rows, cols)?)
     })?;
     let step = Step::measured("measuring", 2 * repeat, "runs");
-    let measured = warpann_measure::Times::new(bench.select(k, algorithm, repeat)?);
+    let times = match method {
+        None => bench.select(k, algorithm, repeat)?,
+        Some(method) => bench.select_by(k, method, repeat)?,
+    };
+    let measured = warpann_measure::Times::new(times);
     step.at(repeat);
     let read = warpann_measure::Times::new(bench.read(repeat)?);
     drop(step);
@@ -182,7 +205,7 @@ fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
     let read = bytes / (read.median() / 1e3);
     let select = SelectResident {
         device: bench.device(),
-        algorithm: algorithm.name(),
+        algorithm: method.map_or_else(|| algorithm.name().to_owned(), |method| method.to_string()),
         rows,
         cols,
         k,
@@ -196,7 +219,7 @@ fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
     };
     out.field("device", &select.device)?;
     out.field("keys", format_args!("{rows} rows of {cols}, f32, on the device; k = {k} smallest"))?;
-    out.field("algorithm", algorithm)?;
+    out.field("algorithm", &select.algorithm)?;
     let (low, high) = (select.milliseconds[0], select.milliseconds[select.milliseconds.len() - 1]);
     out.field("select", format_args!("{median:.4} ms, median of {repeat} ({low:.4} to {high:.4}), by device events"))?;
     let (rate, ceiling) = (select.bytes_per_second / 1e9, read / 1e9);
@@ -215,7 +238,7 @@ mod tests {
     fn the_report_of_a_gpu_follows_the_schema() {
         let report = SelectResident {
             device: "gpu:0".into(),
-            algorithm: "auto",
+            algorithm: "auto".into(),
             rows: 2,
             cols: 1000,
             k: 10,

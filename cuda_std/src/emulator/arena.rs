@@ -3,7 +3,7 @@
 
 use super::{
     arguments::Arguments,
-    block::Block,
+    block::{Block, Cluster},
     clock::{LANES, WarpClock},
     context::{Copies, GroupProducts, Lane, WIDE, Warp},
     global_memory::GlobalMemory,
@@ -28,6 +28,8 @@ pub struct Arena {
     pub lanes: Vec<Lane>,
     pub threads: Vec<Option<Thread>>,
     pub stacks: Stacks,
+    /// Whether all threads wait at the barrier of the cluster.
+    pub at_cluster_barrier: bool,
 }
 
 /// The memory of an arena that is not in use.
@@ -56,6 +58,7 @@ impl Arena {
             lanes: Vec::new(),
             threads: Vec::new(),
             stacks: Stacks::take(config.block.iter().product::<u32>() as usize),
+            at_cluster_barrier: false,
         }
     }
 
@@ -74,7 +77,10 @@ impl Arena {
         self.block.number = number;
         self.block.or_gathered = false;
         self.block.first_look = None;
-        self.block.shared.start_block(self.block.config.shared_bytes);
+        let rank = (number % u64::from(self.block.config.cluster)) as u32;
+        self.block.cluster = Cluster { rank, ..Cluster::default() };
+        self.at_cluster_barrier = false;
+        self.block.shared.start_block(self.block.config.shared_bytes, rank);
         self.block.global.start_block();
         let threads = (block_x * block_y * block_z) as usize;
         let site = Location::caller();

@@ -14,6 +14,18 @@ use std::time::Instant;
 /// Number of entries of the cache of pieces of memory.
 const RANGES: usize = 8;
 
+/// The cluster of a block.
+#[derive(Default)]
+pub struct Cluster {
+    /// The blocks of the cluster by rank, this one included; valid while the cluster runs, on one OS thread.
+    pub blocks: Vec<*mut Block>,
+    pub rank: u32,
+    /// Number of barriers of the cluster that have opened.
+    pub barriers: u32,
+    /// Whether all threads of the block have returned.
+    pub returned: bool,
+}
+
 /// The block that an OS thread runs.
 pub struct Block {
     pub kernel: &'static str,
@@ -22,6 +34,7 @@ pub struct Block {
     pub number: u64,
     pub config: LaunchConfig,
     pub shared: SharedMemory,
+    pub cluster: Cluster,
     /// The memory that the launch may access; valid while the launch runs.
     pub arguments: *const Arguments,
     /// Records of the block's accesses to global memory.
@@ -57,6 +70,7 @@ impl Block {
             number: 0,
             config,
             shared,
+            cluster: Cluster::default(),
             arguments,
             global,
             ranges: [Range::default(); RANGES],

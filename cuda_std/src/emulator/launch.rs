@@ -5,11 +5,11 @@ use super::{
     arguments::Arguments,
     counts::{Counter, Stats},
     padding::Padding,
-    schedule::{self, run_block},
+    schedule::{self, run_cluster},
     violation::{Violation, ViolationKind},
     workers,
 };
-use crate::launch::{ArgumentRange, Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
+use crate::launch::{ArgumentRange, Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS, MOST_CLUSTER_BLOCKS};
 use std::{
     panic::Location,
     sync::{
@@ -89,20 +89,21 @@ unsafe fn run_body(
     };
     let padding = Padding::new(ranges.iter().filter(|range| range.writable).map(|range| range.address));
     let blocks = config.grid.iter().product::<u64>();
-    let threads = config.block.iter().product::<u32>() as usize;
+    let cluster = u64::from(config.cluster);
+    let threads = (config.block.iter().product::<u32>() * config.cluster) as usize;
     let next = AtomicU64::new(0);
     let first_failure = AtomicU64::new(u64::MAX);
     let result = Mutex::new(((Stats::default(), Counter::default()), None::<Violation>));
     let work = || {
-        let mut arena = Arena::take(entry.name, config, &memory, profiled);
+        let mut arenas: Vec<Arena> = (0..cluster).map(|_| Arena::take(entry.name, config, &memory, profiled)).collect();
         let mut failure = None;
         loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
+            let number = next.fetch_add(cluster, Ordering::Relaxed);
             if number >= blocks || first_failure.load(Ordering::Relaxed) < number {
                 break;
             }
             // SAFETY: the caller has the kernel's contract.
-            match unsafe { run_block(&mut arena, number, &body, &first_failure) } {
+            match unsafe { run_cluster(&mut arenas, number, &body, &first_failure) } {
                 Ok(_) => {}
                 Err(violation) => {
                     first_failure.fetch_min(number, Ordering::Relaxed);
@@ -112,18 +113,20 @@ unsafe fn run_body(
             }
         }
         let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
-        result.0.0.add(&arena.block.stats);
-        if let Some(counter) = arena.block.counter.take() {
-            result.0.1.add(counter);
+        for arena in &mut arenas {
+            result.0.0.add(&arena.block.stats);
+            if let Some(counter) = arena.block.counter.take() {
+                result.0.1.add(counter);
+            }
         }
         if let Some((number, violation)) = failure
             && number == first_failure.load(Ordering::Relaxed)
         {
             result.1 = Some(violation);
         }
-        arena.give_back();
+        arenas.into_iter().for_each(Arena::give_back);
     };
-    let workers = (rayon::current_num_threads() as u64).clamp(1, blocks) as usize;
+    let workers = (rayon::current_num_threads() as u64).clamp(1, (blocks / cluster).max(1)) as usize;
     workers::run(workers - 1, threads, &work);
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),
@@ -161,6 +164,13 @@ fn check(entry: Entry, config: LaunchConfig) -> Result<(), Violation> {
                 "dynamic shared memory",
                 config.shared_bytes.into(),
                 MAX_SHARED.into(),
+            ))
+        })
+        .or_else(|| {
+            (!config.clusters_fit()).then_some((
+                "blocks of a cluster, a power of two that divides grid x,",
+                config.cluster.into(),
+                MOST_CLUSTER_BLOCKS.into(),
             ))
         });
     let Some((what, asked, limit)) = exceeded else { return Ok(()) };

@@ -54,7 +54,7 @@ impl Record {
         self.second != NONE
     }
 
-    fn is_strong(&self) -> bool {
+    pub fn is_strong(&self) -> bool {
         self.kind.is_some_and(Access::is_strong)
     }
 

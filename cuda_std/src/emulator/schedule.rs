@@ -64,43 +64,51 @@ pub fn install_panic_hook() {
     });
 }
 
-/// Runs block `number` of the launch. `Ok(false)` if it was given up because a block before it failed.
+/// Runs the blocks from `number` on of the launch, a cluster: one for each arena. `Ok(false)` if they were given up
+/// because a block before them failed.
 ///
 /// # Safety
-/// The contract of the kernel behind `body`, for this block.
-pub unsafe fn run_block(
-    arena: &mut Arena,
+/// The contract of the kernel behind `body`, for these blocks.
+pub unsafe fn run_cluster(
+    arenas: &mut [Arena],
     number: u64,
     body: &dyn Fn(),
     first_failure: &AtomicU64,
 ) -> Result<bool, Violation> {
-    arena.start_block(number);
+    for (arena, number) in arenas.iter_mut().zip(number..) {
+        arena.start_block(number);
+    }
+    let blocks: Vec<*mut Block> = arenas.iter_mut().map(|arena| &raw mut arena.block).collect();
     // SAFETY: lengthens the lifetime only; all coroutines end, or are unwound, before this function returns.
     let body: &'static dyn Fn() = unsafe { std::mem::transmute::<&dyn Fn(), &'static dyn Fn()>(body) };
-    arena.threads.clear();
-    for (thread, lane) in arena.lanes.iter_mut().enumerate() {
-        let lane: *mut Lane = lane;
-        arena.threads.push(Some(Thread::with_stack(arena.stacks.pop(thread), move |yielder, ()| {
-            // SAFETY: the lane outlives its coroutine, which runs on this OS thread only.
-            unsafe { (*lane).yielder = yielder };
-            body();
-        })));
+    for arena in &mut *arenas {
+        arena.block.cluster.blocks.clone_from(&blocks);
+        arena.threads.clear();
+        for (thread, lane) in arena.lanes.iter_mut().enumerate() {
+            let lane: *mut Lane = lane;
+            arena.threads.push(Some(Thread::with_stack(arena.stacks.pop(thread), move |yielder, ()| {
+                // SAFETY: the lane outlives its coroutine, which runs on this OS thread only.
+                unsafe { (*lane).yielder = yielder };
+                body();
+            })));
+        }
     }
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| run_warps(arena, first_failure)));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| run_blocks(arenas, first_failure)));
     let running = CURRENT.replace(std::ptr::null_mut());
     // Unwinds the threads that were left in the middle.
-    arena.threads.clear();
+    arenas.iter_mut().for_each(|arena| arena.threads.clear());
     match outcome {
         Ok(outcome) => outcome,
         Err(payload) => {
-            if let Some(violation) = arena.block.violation.take() {
+            if let Some(violation) = arenas.iter_mut().find_map(|arena| arena.block.violation.take()) {
                 return Err(violation);
             }
             // SAFETY: the lanes are alive, and no thread runs any more.
             let Some(lane) = (unsafe { running.as_ref() }) else { panic::resume_unwind(payload) };
             let location = PANICKED_AT.take().unwrap_or_else(|| lane.site.into());
             let kind = ViolationKind::Panic { message: message(payload.as_ref()) };
-            Err(context::violation(&arena.block, lane.index, location, kind))
+            // SAFETY: the block of a lane is that of its arena.
+            Err(context::violation(unsafe { &*lane.block }, lane.index, location, kind))
         }
     }
 }
@@ -126,8 +134,87 @@ fn rest(warps: &[Warp]) {
     }
 }
 
-/// Runs all warps, from barrier to barrier, until all threads have returned.
-fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Violation> {
+/// The state of a block after its warps ran.
+enum Stopped {
+    /// All threads have returned.
+    Returned,
+    /// All threads wait at the barrier of the cluster.
+    AtClusterBarrier,
+    /// Warps wait in loops for others; another block should run.
+    Spinning,
+    /// A block before it failed.
+    GivenUp,
+}
+
+/// Runs the blocks of a cluster, from barrier to barrier of the cluster, until all threads have returned. `Ok(false)`
+/// if a block before them failed.
+fn run_blocks(arenas: &mut [Arena], first_failure: &AtomicU64) -> Result<bool, Violation> {
+    let alone = arenas.len() == 1;
+    loop {
+        let (mut waiting, mut spinning) = (0, false);
+        for number in 0..arenas.len() {
+            let arena = &mut arenas[number];
+            if arena.block.cluster.returned {
+                continue;
+            }
+            if !arena.at_cluster_barrier {
+                match run_warps(arena, alone, first_failure)? {
+                    Stopped::Returned => {
+                        arena.block.cluster.returned = true;
+                        check_left_alone(arenas, number)?;
+                        continue;
+                    }
+                    Stopped::AtClusterBarrier => arena.at_cluster_barrier = true,
+                    Stopped::Spinning => {
+                        spinning = true;
+                        continue;
+                    }
+                    Stopped::GivenUp => return Ok(false),
+                }
+            }
+            waiting += 1;
+        }
+        if spinning {
+            std::thread::yield_now();
+        } else if waiting > 0 {
+            release_cluster_barrier(arenas)?;
+        } else {
+            return Ok(true);
+        }
+    }
+}
+
+/// Fails if a peer has accessed the shared memory of block `number`, which has returned, since the last barrier of the
+/// cluster: on a GPU the block could have returned before that.
+fn check_left_alone(arenas: &[Arena], number: usize) -> Result<(), Violation> {
+    let Some(by) = arenas[number].block.shared.accessed_by_peer() else { return Ok(()) };
+    let accessor = &arenas[by.peer.rank as usize];
+    let index = accessor.lanes[by.peer.thread as usize].index;
+    let kind = ViolationKind::PeerExited { access: by.kind, rank: number as u32 };
+    Err(context::violation(&accessor.block, index, by.site.into(), kind))
+}
+
+/// No block of the cluster can run: the barrier opens if all blocks wait at it.
+fn release_cluster_barrier(arenas: &mut [Arena]) -> Result<(), Violation> {
+    if let Some(missing) = arenas.iter().position(|arena| !arena.at_cluster_barrier) {
+        let waits = arenas.iter().find(|arena| arena.at_cluster_barrier);
+        let waits = waits.unwrap_or(&arenas[missing]);
+        let here = &waits.lanes[0];
+        let kind = ViolationKind::ClusterIncomplete { missing: missing as u32 };
+        return Err(context::violation(&waits.block, here.index, here.site.into(), kind));
+    }
+    for arena in arenas {
+        arena.at_cluster_barrier = false;
+        arena.block.cluster.barriers += 1;
+        open_barrier(arena);
+        arena.block.shared.pass_cluster_barrier();
+    }
+    Ok(())
+}
+
+/// Runs all warps of a block, from barrier to barrier, until all threads have returned or wait at the barrier of the
+/// cluster. A block that is not `alone` in its cluster does not wait for stores of its peers.
+fn run_warps(arena: &mut Arena, alone: bool, first_failure: &AtomicU64) -> Result<Stopped, Violation> {
     loop {
         let (mut parked, mut spinning) = (0, 0);
         for number in 0..arena.warps.len() {
@@ -140,7 +227,7 @@ fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Viola
                 continue;
             }
             if first_failure.load(Ordering::Relaxed) < arena.block.number {
-                return Ok(false);
+                return Ok(Stopped::GivenUp);
             }
             let first = number * LANES;
             let count = warp.existing.count_ones() as usize;
@@ -156,10 +243,15 @@ fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Viola
         }
         if spinning > 0 {
             rest(&arena.warps);
+            if !alone {
+                return Ok(Stopped::Spinning);
+            }
         } else if parked > 0 {
-            release_barrier(arena)?;
+            if !release_barrier(arena)? {
+                return Ok(Stopped::AtClusterBarrier);
+            }
         } else {
-            return Ok(true);
+            return Ok(Stopped::Returned);
         }
     }
 }
@@ -354,8 +446,9 @@ fn waits_elsewhere(lane: &Lane) -> Instead {
     Instead::WaitsElsewhere { operation: lane.operation, mask: lane.mask, location: lane.site.into() }
 }
 
-/// Every warp is parked or done: the barrier opens if all are parked at the same operation.
-fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
+/// Every warp is parked or done: the barrier opens if all are parked at the same operation. `Ok(false)` if they wait at
+/// the barrier of the cluster, which does not open here.
+fn release_barrier(arena: &mut Arena) -> Result<bool, Violation> {
     let first = arena.warps.iter().find(|warp| warp.parked).map_or(0, |warp| warp.number as usize);
     let here = &arena.lanes[first * LANES];
     for warp in &arena.warps {
@@ -370,6 +463,15 @@ fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
         let kind = ViolationKind::BarrierIncomplete { operation: here.operation, missing: other.thread, instead };
         return Err(context::violation(&arena.block, here.index, here.site.into(), kind));
     }
+    let of_block = here.operation != Operation::SyncCluster;
+    if of_block {
+        open_barrier(arena);
+    }
+    Ok(of_block)
+}
+
+/// Lets all warps of a block go on behind the barrier at which they wait.
+fn open_barrier(arena: &mut Arena) {
     for warp in &mut arena.warps {
         let first = &arena.lanes[warp.number as usize * LANES];
         arena.block.count(first.operation, first.site, first.words);
@@ -382,5 +484,4 @@ fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
     arena.block.shared.pass_barrier();
     arena.block.global.pass_barrier();
     arena.block.stats.barriers += 1;
-    Ok(())
 }

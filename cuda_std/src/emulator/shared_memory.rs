@@ -1,11 +1,15 @@
 //! The shared memory of a block: its bytes, and for each word who touched it last (see [`super::records`]), so that
 //! races, reads of nothing and unfinished copies are found.
+//!
+//! The blocks of a cluster access each other's memory. Only the barrier of the cluster orders their accesses, so the
+//! memory keeps the accesses of peers since the last one, and compares accesses with them.
 
 use super::{
     records::{Accessor, Cell, Record, Splits, WORD, Who},
     violation::{Access, ViolationKind},
 };
 use crate::Site;
+use std::collections::HashMap;
 
 /// First address of static arrays: 0 and its neighbours stay invalid.
 const STATIC_BASE: u32 = 0x400;
@@ -36,6 +40,31 @@ pub struct SharedMemory {
     born: u32,
     /// The epochs of each thread's writes and of their publication to products of warpgroups.
     published: Vec<Published>,
+    /// Rank of the block in its cluster.
+    rank: u32,
+    /// Epoch at the last barrier of the cluster.
+    phase: u32,
+    /// Accesses by peers since the last barrier of the cluster, by the address of the word.
+    by_peers: HashMap<u32, ByPeer>,
+}
+
+/// The thread of another block that accesses this block's memory.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// Rank of its block in the cluster.
+    pub rank: u32,
+    /// Number in its block.
+    pub thread: u32,
+    /// Epoch of its block's own shared memory.
+    pub epoch: u32,
+}
+
+/// An access by a peer.
+#[derive(Clone, Copy)]
+pub struct ByPeer {
+    pub peer: Peer,
+    pub kind: Access,
+    pub site: Site,
 }
 
 /// Epochs in which a thread first wrote what it has not published, and in which it last published; 0: none.
@@ -61,11 +90,14 @@ impl SharedMemory {
             epoch: 0,
             born: 0,
             published: Vec::new(),
+            rank: 0,
+            phase: 0,
+            by_peers: HashMap::new(),
         }
     }
 
-    /// Forgets everything: a new block, with `dynamic` bytes of dynamic memory.
-    pub fn start_block(&mut self, dynamic: u32) {
+    /// Forgets everything: a new block, with `dynamic` bytes of dynamic memory and this rank in its cluster.
+    pub fn start_block(&mut self, dynamic: u32, rank: u32) {
         let lines = (DYNAMIC_BASE + dynamic).div_ceil(128) as usize;
         if lines > self.bytes.len() {
             self.bytes.resize(lines, Line([0; 128]));
@@ -83,6 +115,120 @@ impl SharedMemory {
         self.dynamic_len = dynamic;
         self.epoch += 1;
         self.born = self.epoch;
+        self.rank = rank;
+        self.phase = self.epoch;
+        self.by_peers.clear();
+    }
+
+    /// The epoch: the number of barriers, of all blocks that used the memory.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// All threads of the cluster met. [`Self::pass_barrier`] was called for the barrier.
+    pub fn pass_cluster_barrier(&mut self) {
+        self.phase = self.epoch;
+        self.by_peers.clear();
+    }
+
+    /// An access by a peer since the last barrier of the cluster, if there was one.
+    pub fn accessed_by_peer(&self) -> Option<ByPeer> {
+        self.by_peers.values().min_by_key(|by| (by.peer.rank, by.peer.thread)).copied()
+    }
+
+    fn peer_race(&self, address: u32, access: Access, other: ByPeer) -> ViolationKind {
+        ViolationKind::PeerRace {
+            address,
+            owner: self.rank,
+            access,
+            other_access: other.kind,
+            other_block: other.peer.rank,
+            other_thread: other.peer.thread,
+            other: other.site.into(),
+        }
+    }
+
+    /// Fails if an access by a thread of this block races with one of a peer.
+    #[inline(always)]
+    fn check_peers(&self, address: u32, bytes: u32, access: Access) -> Result<(), ViolationKind> {
+        if self.by_peers.is_empty() { Ok(()) } else { self.find_race_with_peer(address, bytes, access) }
+    }
+
+    #[cold]
+    fn find_race_with_peer(&self, address: u32, bytes: u32, access: Access) -> Result<(), ViolationKind> {
+        let word = WORD as u32;
+        for at in (address / word..(address + bytes).div_ceil(word)).map(|at| at * word) {
+            if let Some(&other) = self.by_peers.get(&at)
+                && (access.writes() || other.kind.writes())
+                && !(access.is_strong() && other.kind.is_strong())
+            {
+                return Err(self.peer_race(at, access, other));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks and records an access by a thread of a peer.
+    pub fn access_by_peer(
+        &mut self,
+        peer: Peer,
+        address: u32,
+        bytes: u32,
+        kind: Access,
+        site: Site,
+    ) -> Result<(), ViolationKind> {
+        self.check(address, bytes)?;
+        let (born, phase, epoch) = (self.born, self.phase, self.epoch);
+        let (rank, writes, strong) = (self.rank, kind.writes(), kind.is_strong());
+        let reads = kind != Access::Write;
+        self.visit(address, bytes, |cell, byte| {
+            let race = |record: &Record| ViolationKind::PeerRace {
+                address: byte,
+                owner: rank,
+                access: kind,
+                other_access: record.kind.unwrap_or(Access::Read),
+                other_block: rank,
+                other_thread: record.thread(),
+                other: record.site.unwrap_or(site).into(),
+            };
+            if reads && cell.write.epoch < born {
+                return Err(ViolationKind::SharedUninitialised { address: byte });
+            }
+            let here = |record: &Record| record.epoch >= phase.max(born) && record.kind.is_some();
+            if here(&cell.write) && !(strong && cell.write.is_strong()) {
+                return Err(race(&cell.write));
+            }
+            if writes && here(&cell.read) && !(strong && cell.read.is_strong()) {
+                return Err(race(&cell.read));
+            }
+            Ok(())
+        })?;
+        for at in (address..address + bytes).step_by(WORD) {
+            if let Some(&other) = self.by_peers.get(&at) {
+                let same_thread = (other.peer.rank, other.peer.thread) == (peer.rank, peer.thread);
+                let ordered = same_thread || other.peer.rank == peer.rank && other.peer.epoch != peer.epoch;
+                let compatible = !(writes || other.kind.writes()) || strong && other.kind.is_strong();
+                if !ordered && !compatible {
+                    return Err(self.peer_race(at, kind, other));
+                }
+                if other.kind.writes() && !writes {
+                    continue;
+                }
+            }
+            self.by_peers.insert(at, ByPeer { peer, kind, site });
+        }
+        if writes {
+            // From now on the word is written. The order is that of the table above, so no access of this block races
+            // with the record.
+            self.visit(address, bytes, |cell, _| {
+                if cell.write.epoch < born {
+                    cell.write = Record::default();
+                    cell.write.epoch = epoch;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// All threads of the block met.
@@ -97,6 +243,7 @@ impl SharedMemory {
             }
             self.published.fill(Published::default());
             (self.born, self.epoch) = (1, 1);
+            self.phase = 1;
         }
         self.epoch += 1;
     }
@@ -197,6 +344,7 @@ impl SharedMemory {
     /// Checks and records a read by a thread.
     pub fn read<const BYTES: u32>(&mut self, by: Accessor<'_>, address: u32, site: Site) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
+        self.check_peers(address, BYTES, Access::Read)?;
         let born = self.born;
         let who = Who::new(by, self.epoch, site);
         self.visit(address, BYTES, |cell, byte| {
@@ -254,6 +402,7 @@ impl SharedMemory {
         site: Site,
     ) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
+        self.check_peers(address, BYTES, kind)?;
         self.soil(by.thread());
         let born = self.born;
         let who = Who::new(by, self.epoch, site);
@@ -273,6 +422,7 @@ impl SharedMemory {
         site: Site,
     ) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
+        self.check_peers(address, BYTES, Access::Atomic)?;
         let born = self.born;
         let who = Who::new(by, self.epoch, site);
         self.visit(address, BYTES, |cell, byte| {

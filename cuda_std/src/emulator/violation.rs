@@ -10,6 +10,7 @@ use std::{fmt, panic::Location};
 pub enum Operation {
     SyncThreads,
     SyncThreadsOr,
+    SyncCluster,
     SyncWarp,
     ShuffleXor,
     ShuffleUp,
@@ -44,7 +45,7 @@ pub enum Operation {
 impl Operation {
     /// Whether all threads of the block take part.
     pub(crate) const fn is_barrier(self) -> bool {
-        matches!(self, Self::SyncThreads | Self::SyncThreadsOr)
+        matches!(self, Self::SyncThreads | Self::SyncThreadsOr | Self::SyncCluster)
     }
 
     /// Whether the PTX instruction is `.aligned`: the lanes must be at the same instruction, not just the same
@@ -74,6 +75,7 @@ impl Operation {
         match self {
             Self::SyncThreads => "sync_threads",
             Self::SyncThreadsOr => "sync_threads_or",
+            Self::SyncCluster => "cluster::sync",
             Self::SyncWarp => "sync_warp",
             Self::ShuffleXor => "shuffle_xor",
             Self::ShuffleUp => "shuffle_up",
@@ -407,6 +409,58 @@ pub enum ViolationKind {
         access: Access,
         /// The kind of the earlier access.
         other_access: Access,
+        /// A thread that made the earlier access, in its block.
+        other_thread: u32,
+        /// Call in the kernel's source that made the earlier access.
+        other: SourceLocation,
+    },
+    /// A block of a cluster has returned, and others wait at the barrier of the cluster.
+    #[error("cluster::sync was not reached by all blocks of the cluster: block {missing} of it has returned")]
+    ClusterIncomplete {
+        /// Rank of the first such block in the cluster.
+        missing: u32,
+    },
+    /// A pointer into the shared memory of a block that the cluster does not have.
+    #[error("block {rank} of a cluster of {blocks}")]
+    NoSuchPeer {
+        /// Rank that the kernel gave.
+        rank: u32,
+        /// Blocks of the cluster.
+        blocks: u32,
+    },
+    /// An access to the shared memory of a peer before the first barrier of the cluster: the peer may not have started.
+    #[error("{access} of shared memory of block {rank} of the cluster before the first cluster::sync")]
+    PeerNotStarted {
+        /// The kind of the access.
+        access: Access,
+        /// Rank of the peer in the cluster.
+        rank: u32,
+    },
+    /// An access to the shared memory of a peer that no barrier of the cluster keeps from returning before.
+    #[error("{access} of shared memory of block {rank} of the cluster, which returns without a later cluster::sync")]
+    PeerExited {
+        /// The kind of the access.
+        access: Access,
+        /// Rank of the peer in the cluster.
+        rank: u32,
+    },
+    /// Two accesses of different blocks of a cluster to shared memory of one of them, of which one writes, without a
+    /// barrier of the cluster between them.
+    #[error(
+        "race on shared byte {address:#x} of block {owner} of the cluster: this {access} and the {other_access} by \
+         thread {other_thread} of block {other_block} at {other} are not ordered by cluster::sync"
+    )]
+    PeerRace {
+        /// Shared address of the byte in its block.
+        address: u32,
+        /// Rank of the block whose memory it is.
+        owner: u32,
+        /// The kind of the access at the violation's place.
+        access: Access,
+        /// The kind of the earlier access.
+        other_access: Access,
+        /// Rank of the block that made the earlier access.
+        other_block: u32,
         /// A thread that made the earlier access, in its block.
         other_thread: u32,
         /// Call in the kernel's source that made the earlier access.

@@ -72,7 +72,10 @@ unsafe fn bounded() {}
 
 /// A launch of `bounded`, and the line of the call.
 fn configured(grid: [u64; 3], block: [u32; 3], shared_bytes: u32) -> ViolationKind {
-    let config = LaunchConfig { grid, block, shared_bytes };
+    configured_in_clusters(LaunchConfig { grid, block, shared_bytes, cluster: 1 })
+}
+
+fn configured_in_clusters(config: LaunchConfig) -> ViolationKind {
     // SAFETY: the kernel does nothing.
     let result = unsafe { emulator::launch(&Bounded::KERNEL, config, Bounded {}) }; // FAULT: refused
     HERE.fault(result, "bounded", 0, 0, "refused")
@@ -91,6 +94,10 @@ fn launches_that_no_gpu_takes() {
         configured([1, 1, 1], [64, 1, 1], 227 * 1024 + 1),
         refused("dynamic shared memory", 227 * 1024 + 1, 227 * 1024)
     );
+    for (blocks, cluster) in [(2, 0), (6, 3), (6, 4), (32, 32)] {
+        let kind = configured_in_clusters(LaunchConfig::linear(blocks, 32).with_cluster(cluster));
+        assert_eq!(kind, refused("blocks of a cluster, a power of two that divides grid x,", cluster.into(), 16));
+    }
 }
 
 /// 48 KiB and 16 bytes of static arrays.

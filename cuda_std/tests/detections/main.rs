@@ -20,6 +20,7 @@ macro_rules! launch {
     };
 }
 
+mod clusters;
 mod collectives;
 mod global_memory;
 mod global_races;

@@ -112,7 +112,7 @@ unsafe fn indices(out: PtrMut<u32>) {
 
 #[test]
 fn three_dimensions() {
-    let config = LaunchConfig { grid: [3, 2, 2], block: [5, 3, 4], shared_bytes: 0 };
+    let config = LaunchConfig { grid: [3, 2, 2], block: [5, 3, 4], shared_bytes: 0, cluster: 1 };
     let mut out = Buffer::<u32>::new_poisoned(6 * 12 * 60);
     // SAFETY: six results a thread.
     unsafe { emulator::launch(&Indices::KERNEL, config, Indices { out: out.as_mut_ptr() }) }.unwrap();

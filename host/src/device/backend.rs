@@ -115,10 +115,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
         config: LaunchConfig,
         args: A,
     ) -> Result<()>;
-    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory, on a stream of the
+    /// Loads a kernel, so that launches with up to the shared memory and the cluster of `config`, on a stream of the
     /// caller's or of searches, neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
-    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
+    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, config: &LaunchConfig) -> Result<()>;
     /// Makes later work of `stream` wait for earlier work of `other`.
     fn wait_for(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
     /// Waits until all work of the stream is done.

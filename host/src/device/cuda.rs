@@ -47,7 +47,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use cuda_std::PtrMut;
-use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, PORTABLE_CLUSTER_BLOCKS, RawArgs};
 
 use super::backend::{Backend, Queue, ResultArray, TakeResults, WriteRows};
 use super::dependent::DependentLaunches;
@@ -132,6 +132,8 @@ struct Function {
     raw: sys::CUfunction,
     /// Dynamic shared memory in bytes that the function was set to allow.
     shared_bytes: u32,
+    /// Blocks of a cluster that the function was set to allow.
+    cluster: u32,
 }
 
 // SAFETY: a function handle belongs to the context, which any thread may use.
@@ -659,11 +661,15 @@ impl Cuda {
             shared_bytes: device.attribute(sys::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
             emulated: false,
             products: if runs_warpgroups((major, minor), driver) { Products::Groups } else { Products::Warps },
+            largest_cluster: 0,
         };
+        let dependent = DependentLaunches::find((major, minor), driver, limits.multiprocessors);
+        let largest_cluster = dependent.map_or(0, |launches| launches.largest_cluster());
+        let limits = Limits { largest_cluster, ..limits };
         Ok(Cuda {
             index,
             capability: (major, minor),
-            dependent: DependentLaunches::find((major, minor), driver, limits.multiprocessors),
+            dependent,
             limits,
             name,
             context: device.context()?,
@@ -739,19 +745,24 @@ impl Cuda {
         give_back();
     }
 
-    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads
-    /// the module. If `waits`, the kernel first waits for the work ahead (`dependent`).
-    fn function(&self, name: &'static str, waits: bool, shared_bytes: u32) -> Result<sys::CUfunction> {
+    /// The function handle of a kernel, set to allow the shared memory and the clusters of `config`. The first use
+    /// loads the module. If `waits`, the kernel first waits for the work ahead (`dependent`).
+    fn function(&self, name: &'static str, waits: bool, config: &LaunchConfig) -> Result<sys::CUfunction> {
+        let &LaunchConfig { shared_bytes, cluster, .. } = config;
         let functions = || self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let known = functions().get(&(name, waits)).copied();
         // Every launch comes here, and nearly every one finds what it needs.
-        if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes) {
+        if let Some(function) = known.filter(|known| shared_bytes <= known.shared_bytes && cluster <= known.cluster) {
             return Ok(function.raw);
         }
         // Launches of other threads do not wait for the driver's compiler.
         let raw = known.map_or_else(|| self.load(name, waits), |function| Ok(function.raw))?;
         let mut functions = functions();
-        let function = functions.entry((name, waits)).or_insert(Function { raw, shared_bytes: 0 });
+        let function = functions.entry((name, waits)).or_insert(Function {
+            raw,
+            shared_bytes: 0,
+            cluster: PORTABLE_CLUSTER_BLOCKS,
+        });
         // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size
         // is set.
         if shared_bytes > function.shared_bytes {
@@ -760,6 +771,12 @@ impl Cuda {
             let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
             function.shared_bytes = shared_bytes;
+        }
+        if cluster > function.cluster {
+            // SAFETY: as above.
+            let result = unsafe { sys::cuFuncSetAttribute(function.raw, sys::LARGE_CLUSTERS_ALLOWED, 1) };
+            self.check("cuFuncSetAttribute", result)?;
+            function.cluster = cluster;
         }
         Ok(function.raw)
     }
@@ -1416,9 +1433,9 @@ impl Backend for CudaDevice {
         unsafe { CallersStream::of(self, stream).launch(kernel, config, args) }
     }
 
-    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
+    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, config: &LaunchConfig) -> Result<()> {
         let _current = Cuda::enter(self)?;
-        self.function(kernel.name(), self.dependent.is_some(), shared_bytes).map(|_| ())
+        self.function(kernel.name(), self.dependent.is_some(), config).map(|_| ())
     }
 
     fn wait_for(&self, stream: &Stream, other: &Stream) -> Result<()> {
@@ -1464,12 +1481,18 @@ impl<'a> CallersStream<'a> {
         let device = self.device;
         let _current = device.enter()?;
         // The size of a launch does not choose the module, so that a graph can be captured after a search of any size.
-        let dependent = device.dependent.filter(|_| self.dependent);
-        let function = device.function(name, dependent.is_some(), config.shared_bytes)?;
-        if let Some(dependent) = dependent.filter(|dependent| dependent.takes(&config)) {
-            // SAFETY: as below; the kernel waits for the work ahead.
-            let code = unsafe { dependent.launch(function, &config, self.stream, raw.as_mut_ptr()) };
-            return device.check("cuLaunchKernelEx", code);
+        let waits = self.dependent && device.dependent.is_some();
+        let function = device.function(name, waits, &config)?;
+        if let Some(launches) = device.dependent {
+            let dependent = waits && launches.takes(&config);
+            if dependent || config.cluster > 1 {
+                // SAFETY: as below; the kernel waits for the work ahead if the launch is dependent.
+                let code = unsafe { launches.launch(function, &config, dependent, self.stream, raw.as_mut_ptr()) };
+                return device.check("cuLaunchKernelEx", code);
+            }
+        } else if config.cluster > 1 {
+            let (what, asked) = ("blocks of a cluster", config.cluster.into());
+            return Err(Error::LaunchLimit { kernel: name, what, asked, limit: 1 });
         }
         // `check_launch` compared them with limits below 2³², so they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);

@@ -18,6 +18,9 @@
 //! Other streams, such as those of k-means, load the modules as they are embedded. A module that both kinds of streams
 //! use is loaded twice.
 //!
+//! The driver's function for launches with attributes also makes launches with clusters. So a device has clusters if
+//! and only if it has such launches; both need compute capability 9.0.
+//!
 //! # Measured
 //! H200, driver 580.159.04, 2026-11-26; µs, the less of two medians; without and with such launches:
 //!
@@ -36,11 +39,11 @@
 //! k-means 310 µs instead of 303 (1,000,000 points, 256 centroids), `compact_candidates` 6.8 instead of 5.0 (16,384
 //! lists).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-use cuda_std::launch::LaunchConfig;
+use cuda_std::launch::{LaunchConfig, MOST_CLUSTER_BLOCKS, PORTABLE_CLUSTER_BLOCKS};
 
 use super::driver as sys;
 use super::ptx::portable_only;
@@ -59,9 +62,15 @@ pub(super) struct DependentLaunches {
 }
 
 impl DependentLaunches {
+    /// Whether a device of this compute capability has them with a driver of this version, and with them the kernels
+    /// that use clusters.
+    pub fn possible(capability: (i32, i32), driver: (i32, i32)) -> bool {
+        capability >= CAPABILITY && driver >= DRIVER && !portable_only()
+    }
+
     /// `None` if this device or its driver does not have them.
     pub fn find(capability: (i32, i32), driver: (i32, i32), multiprocessors: u32) -> Option<Self> {
-        if capability < CAPABILITY || driver < DRIVER || portable_only() {
+        if !Self::possible(capability, driver) {
             return None;
         }
         let function = cuda_loader::symbol(c"cuLaunchKernelEx")?;
@@ -79,29 +88,42 @@ impl DependentLaunches {
             .is_some_and(|blocks| blocks <= self.most_blocks)
     }
 
-    /// Launches a kernel with the attribute.
+    /// Largest number of blocks of a cluster. All devices of compute capability 9.0 and later take eight. Sixteen need
+    /// as many multiprocessors that are neighbours: undivided devices of 128 multiprocessors and more have them (H200
+    /// 132).
+    pub fn largest_cluster(&self) -> u32 {
+        if self.most_blocks >= 128 { MOST_CLUSTER_BLOCKS } else { PORTABLE_CLUSTER_BLOCKS }
+    }
+
+    /// Launches a kernel with the clusters of the config, and with the attribute of dependent launches if `dependent`.
     ///
     /// # Safety
-    /// As `cuLaunchKernel`; the function is one of a module whose kernels wait, and the config passed
-    /// `check_launch`.
+    /// As `cuLaunchKernel`; the config passed `check_launch`. If `dependent`, the function is one of a module whose
+    /// kernels wait.
     pub unsafe fn launch(
         &self,
         function: sys::CUfunction,
         config: &LaunchConfig,
+        dependent: bool,
         stream: sys::CUstream,
         arguments: *mut *mut c_void,
     ) -> sys::Code {
         let allowed: c_int = 1;
-        let attribute = sys::LaunchAttribute::new(sys::PROGRAMMATIC_STREAM_SERIALIZATION, allowed);
+        let attributes = [
+            sys::LaunchAttribute::new(sys::PROGRAMMATIC_STREAM_SERIALIZATION, allowed),
+            sys::LaunchAttribute::cluster(config.cluster as c_int),
+        ];
+        // Of the two attributes those that the launch has: the first, the last, or both.
+        let attributes = &attributes[usize::from(!dependent)..1 + usize::from(config.cluster > 1)];
         let config = sys::LaunchConfig {
             grid: config.grid.map(|blocks| blocks as u32),
             block: config.block,
             shared_bytes: config.shared_bytes,
             stream,
-            attributes: &attribute,
-            attribute_count: 1,
+            attributes: attributes.as_ptr(),
+            attribute_count: attributes.len() as c_uint,
         };
-        // SAFETY: as the caller promises; config and attribute outlive the call.
+        // SAFETY: as the caller promises; config and attributes outlive the call.
         unsafe { (self.launch)(&config, function, arguments, null_mut()) }
     }
 }
@@ -127,7 +149,7 @@ mod tests {
     #[test]
     fn launches_of_one_block_for_each_multiprocessor_are_taken() {
         let launches = DependentLaunches { launch: never, most_blocks: 132 };
-        let takes = |grid| launches.takes(&LaunchConfig { grid, block: [32, 1, 1], shared_bytes: 0 });
+        let takes = |grid| launches.takes(&LaunchConfig { grid, ..LaunchConfig::linear(1, 32) });
         assert!(takes([1, 1, 1]) && takes([132, 1, 1]) && takes([2, 66, 1]));
         assert!(!takes([133, 1, 1]) && !takes([2, 67, 1]) && !takes([u64::MAX, 2, 1]));
     }

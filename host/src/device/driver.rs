@@ -54,6 +54,8 @@ pub const POOL_RELEASE_THRESHOLD: c_int = 4;
 pub const POOL_RESERVED_BYTES: c_int = 5;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+/// `CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`: clusters of more than eight blocks.
+pub const LARGE_CLUSTERS_ALLOWED: c_int = 14;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 pub const POINTER_MEMORY_TYPE: c_int = 2;
 /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
@@ -71,6 +73,8 @@ pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start before the kernel ahead of it has
 /// ended.
 pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: the blocks of a cluster in x, y and z.
+pub const CLUSTER_DIMENSION: c_int = 4;
 /// `CU_EVENT_DEFAULT`: the event records its time.
 #[cfg(feature = "internals")]
 pub const EVENT_DEFAULT: c_uint = 0;
@@ -114,6 +118,13 @@ impl LaunchAttribute {
         let mut values = [0; 16];
         values[0] = value;
         LaunchAttribute { id, padding: 0, value: values }
+    }
+
+    /// Clusters of `blocks` blocks in x.
+    pub fn cluster(blocks: c_int) -> LaunchAttribute {
+        let mut attribute = LaunchAttribute::new(CLUSTER_DIMENSION, blocks);
+        (attribute.value[1], attribute.value[2]) = (1, 1);
+        attribute
     }
 }
 

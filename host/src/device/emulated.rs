@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
-use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_CLUSTER_BLOCKS};
 
 use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
 use super::limits::{Limits, Products, check_launch};
@@ -49,6 +49,7 @@ impl Backend for Emulator {
             shared_bytes: 48 << 10,
             emulated: true,
             products: Products::Both,
+            largest_cluster: MOST_CLUSTER_BLOCKS,
         };
         &LIMITS
     }
@@ -182,7 +183,7 @@ impl Backend for Emulator {
     }
 
     #[cfg(any(feature = "cuda", test))]
-    fn load<A: KernelArgs>(&self, _: &Kernel<A>, _: u32) -> Result<()> {
+    fn load<A: KernelArgs>(&self, _: &Kernel<A>, _: &LaunchConfig) -> Result<()> {
         Ok(())
     }
 

@@ -24,8 +24,8 @@ pub struct DeviceInfo {
     pub memory_free: Option<u64>,
     /// CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
-    /// PTX targets of the kernels that this build loads on the device, such as `sm_80, sm_90a`; `None` if the device is
-    /// older than all targets.
+    /// PTX targets of the kernels that this build loads on the device, such as `sm_80, sm_90, sm_90a`; `None` if the
+    /// device is older than all targets.
     pub ptx_target: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct BuildInfo {
     pub version: String,
     /// Compiler of the kernels, as it names itself; `None` without the `cuda` feature.
     pub compiler: Option<String>,
-    /// PTX targets of the kernels, such as `sm_80` and `sm_90a`; the driver compiles them for its device.
+    /// PTX targets of the kernels, such as `sm_80`, `sm_90` and `sm_90a`; the driver compiles them for its device.
     pub ptx: Vec<String>,
     /// Assembler of the machine code, such as `ptxas 13.5, V13.5.37`; `None` without the `machine-code` feature.
     pub assembler: Option<String>,
@@ -151,6 +151,7 @@ mod cuda {
 
     use super::{DeviceInfo, ModuleInfo};
     use crate::device::cuda::{Ordinal, driver_version, start_driver};
+    use crate::device::dependent::DependentLaunches;
     use crate::device::driver::MULTIPROCESSOR_COUNT;
     use crate::device::ptx;
     use crate::error::Result;
@@ -170,11 +171,12 @@ mod cuda {
                 // A device without free memory refuses a context, but the rest of its description is still useful.
                 memory_free: device.free_memory().ok(),
                 driver: format!("{}.{}", version.0, version.1),
-                ptx_target: if ptx::runs_warpgroups(capability, version) {
-                    Some(format!("{}, sm_90a", ptx::ARCH))
-                } else {
-                    (capability >= (8, 0)).then(|| ptx::ARCH.to_owned())
-                },
+                ptx_target: (capability >= (8, 0)).then(|| {
+                    let clusters = DependentLaunches::possible(capability, version).then_some("sm_90");
+                    let warpgroups = ptx::runs_warpgroups(capability, version).then_some("sm_90a");
+                    let targets: Vec<&str> = [ptx::ARCH].into_iter().chain(clusters).chain(warpgroups).collect();
+                    targets.join(", ")
+                }),
             })
         };
         (0..count).map(describe).collect()

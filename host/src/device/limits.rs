@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use cuda_std::launch::{LaunchConfig, MOST_BLOCKS};
+use cuda_std::launch::{LaunchConfig, MOST_BLOCKS, MOST_CLUSTER_BLOCKS};
 use warpann_kernels::product::instruction::Instruction;
 
 use crate::{Error, Result};
@@ -20,6 +20,8 @@ pub(crate) struct Limits {
     pub emulated: bool,
     /// The kernels of tile products that the device runs.
     pub products: Products,
+    /// Largest number of blocks of a cluster; 0 if the device does not run the kernels that use clusters.
+    pub largest_cluster: u32,
 }
 
 /// Kernels of tile products (`warpann_kernels::product::instruction`): `mma.sync` on any device, `wgmma` on compute
@@ -57,6 +59,9 @@ pub(crate) fn check_launch(kernel: &'static str, max_threads: Option<u32>, confi
             return refused(what, asked, limit);
         }
     }
+    if !config.clusters_fit() {
+        return refused("blocks a cluster", config.cluster.into(), MOST_CLUSTER_BLOCKS.into());
+    }
     let threads = config.block.iter().map(|&threads| u64::from(threads)).product();
     let limit = max_threads.map_or(1024, u64::from);
     if threads > limit { refused("threads a block", threads, limit) } else { Ok(()) }
@@ -78,6 +83,11 @@ mod tests {
                 LaunchConfig { grid, ..LaunchConfig::linear(1, threads) },
             )
         };
+        let clusters = |blocks, cluster| {
+            check_launch("bounded", None, LaunchConfig::linear(blocks, 32).with_cluster(cluster)).is_ok()
+        };
+        assert!(clusters(1, 1) && clusters(32, 16) && clusters(6, 2));
+        assert!(!clusters(32, 0) && !clusters(32, 32) && !clusters(6, 4) && !clusters(6, 3));
         for (grid, threads) in [([1, 1, 1], 256), ([0x7fff_ffff, 1, 1], 1), ([1, 65_535, 65_535], 32)] {
             checked(grid, threads).unwrap();
         }

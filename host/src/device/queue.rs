@@ -38,7 +38,7 @@ pub(crate) struct Preload<'a>(pub &'a Runtime);
 impl Queue for Preload<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, _: A) -> Result<()> {
         check_launch(kernel.name(), kernel.max_threads(), config)?;
-        self.0.load(kernel, config.shared_bytes)
+        self.0.load(kernel, &config)
     }
 
     unsafe fn fill<V>(&self, _: PtrMut<V>, _: u8) -> Result<()> {

@@ -348,8 +348,8 @@ impl Runtime {
 
     /// See [`Backend::load`].
     #[cfg(any(feature = "cuda", test))]
-    pub fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
-        call!(self, load(kernel, shared_bytes))
+    pub fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, config: &LaunchConfig) -> Result<()> {
+        call!(self, load(kernel, config))
     }
 
     /// See [`Backend::wait_for`].

@@ -340,6 +340,7 @@ mod tests {
     use test_random::Random;
 
     use super::*;
+    use crate::device::limits::{Limits, Products};
     use crate::device::queue::OnStream;
     use crate::device::runtime::{Memory, Runtime, Stream};
     use crate::select::NO_POSITION;
@@ -565,6 +566,8 @@ mod tests {
                 check::<K>(shape, best, Some(Method::Short { threads }))?;
             }
             check::<K>(shape, best, Some(Method::Grid))?;
+            check::<K>(shape, best, Some(Method::Cluster { blocks: 1 }))?;
+            check::<K>(shape, best, Some(Method::Cluster { blocks: 4 }))?;
             check::<K>(shape, best, None)?;
         }
         Ok(())
@@ -625,6 +628,47 @@ mod tests {
         is_by(&check::<u32>((2, 600, 100), Best::Largest, Some(Method::Short { threads: 512 }))?, "Short");
         is_by(&check::<f32>((2, 600, 49), Best::Largest, Some(Method::Short { threads: 64 }))?, "Block");
         Ok(())
+    }
+
+    #[test]
+    fn clusters() -> Result<()> {
+        // Parts of many turns, and of one; k beyond the row; one cluster for each multiprocessor, and more.
+        is_by(&check::<f32>((2, 9000, 20), Best::Smallest, Some(Method::Cluster { blocks: 2 }))?, "Cluster");
+        is_by(&check::<bf16>((3, 9000, 20), Best::Largest, Some(Method::Cluster { blocks: 1 }))?, "Cluster");
+        is_by(&check::<i32>((2, 3000, 900), Best::Largest, Some(Method::Cluster { blocks: 8 }))?, "Cluster");
+        is_by(&check::<f16>((1, 700, 720), Best::Smallest, Some(Method::Cluster { blocks: 16 }))?, "Cluster");
+        // The survivors do not fit.
+        is_by(&check::<u32>((1, 9000, 3100), Best::Smallest, Some(Method::Cluster { blocks: 2 }))?, "List");
+        Ok(())
+    }
+
+    #[test]
+    fn devices_without_clusters_take_other_methods() {
+        let h200 = |largest_cluster| Limits {
+            device: "NVIDIA H200".into(),
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+            emulated: false,
+            products: Products::Groups,
+            largest_cluster,
+        };
+        let plan = |rows, columns, k, blocks, largest| {
+            let method = Method::Cluster { blocks };
+            let mut layout = Layout::default();
+            let plan = SelectPlan::of_method(&mut layout, rows, columns, k, method, &h200(largest));
+            (format!("{plan:?}"), layout.bytes())
+        };
+        let (found, bytes) = plan(1, 262_144, 2048, 16, 16);
+        assert!(found.contains("Cluster { blocks: 16, threads: 1024"), "{found}");
+        assert_eq!(bytes, 0, "the selection by clusters has no scratch");
+        for (rows, columns, k) in [(256, 65_536, 2048), (2048, 131_072, 1024), (10_000, 128_000, 2048)] {
+            let (found, _) = plan(rows, columns, k, 1, 8);
+            assert!(found.contains("Cluster { blocks: 1, threads: 512"), "{found}");
+        }
+        for (blocks, largest, steps) in [(16, 8, "Grid"), (2, 0, "Grid"), (1, 0, "Block")] {
+            is_by(&plan(1, 262_144, 2048, blocks, largest).0, steps);
+        }
+        is_by(&plan(1, 262_144, 20_000, 16, 16).0, "List");
     }
 
     #[test]

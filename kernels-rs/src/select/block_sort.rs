@@ -205,7 +205,7 @@ unsafe fn merge_all<T: Word>(
 /// Both arrays have room for `len` entries; those of `from` are initialised and visible to all threads (a barrier
 /// precedes the call); no thread of another block accesses either.
 #[inline(always)]
-unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u32) -> SharedPtr<u64> {
+pub unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u32) -> SharedPtr<u64> {
     // SAFETY: as the caller promises; a warp reads and writes only its runs.
     unsafe {
         sort_runs::<u64, 1>(from, len, |place| from.add(place).load());

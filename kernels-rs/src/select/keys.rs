@@ -34,6 +34,8 @@ pub trait Key: Copy {
     fn bits(stored: Self::Stored) -> u32;
     /// The bits of four stored keys.
     fn quad_bits(quad: Self::Quad) -> [u32; 4];
+    /// The bits of four of the keys that are stored in 16 bytes: quad 0, or 1 if there are eight keys.
+    fn unit_bits(unit: U32x4, quad: usize) -> [u32; 4];
     /// The stored key with these bits.
     fn stored(bits: u32) -> Self::Stored;
     /// The raw order of bits, correct for all numbers except −0.
@@ -57,6 +59,16 @@ pub enum KeyType {
     I32,
     /// [`U32Key`].
     U32,
+}
+
+impl KeyType {
+    /// Bytes of a key in memory.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            KeyType::F32 | KeyType::I32 | KeyType::U32 => 4,
+            KeyType::F16 | KeyType::Bf16 => 2,
+        }
+    }
 }
 
 /// IEEE binary32.
@@ -88,6 +100,10 @@ macro_rules! word {
             quad.0
         }
         #[inline(always)]
+        fn unit_bits(unit: U32x4, _: usize) -> [u32; 4] {
+            unit.0
+        }
+        #[inline(always)]
         fn stored(bits: u32) -> u32 {
             bits
         }
@@ -106,6 +122,11 @@ macro_rules! half_word {
         fn quad_bits(quad: U32x2) -> [u32; 4] {
             let [a, b] = quad.0;
             [a << 16, a & 0xffff_0000, b << 16, b & 0xffff_0000]
+        }
+        #[inline(always)]
+        fn unit_bits(unit: U32x4, quad: usize) -> [u32; 4] {
+            let [a, b, c, d] = unit.0;
+            Self::quad_bits(U32x2(if quad == 0 { [a, b] } else { [c, d] }))
         }
         #[inline(always)]
         fn stored(bits: u32) -> u16 {

@@ -9,14 +9,18 @@
 //! | [`warp_select`] | WarpSelect: one warp for each row, state in registers | paper 4.2, 4.3, algorithm 3 |
 //! | [`short_select`] | many short rows, small k: a bound from every key, kept in registers | |
 //! | [`threshold_select`] | long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
-//! | [`sample`] | step of `threshold_select`: a threshold from a sample | |
+//! | [`cluster_select`] | long rows by clusters of blocks in one launch, from compute capability 9.0 on | |
+//! | [`sample`] | step of both: a threshold from a sample | |
 //! | [`survivors`] | step of `threshold_select`: the keys that pass the threshold | |
-//! | [`radix`] | step of `threshold_select`: an exact threshold if the sample was misleading | |
+//! | [`radix`] | step of both: an exact threshold if the sample was misleading | |
+//! | [`bucket_order`] | step of `cluster_select`: a sort of survivors by counting | |
 //! | [`block_sort`] | merge sort of entries by one block in shared memory | |
 //! | [`list_sort`] | merge sort of entries by many blocks in global memory | |
 //! | [`gather`] | the payloads of selected keys | |
 
 pub mod block_sort;
+pub mod bucket_order;
+pub mod cluster_select;
 pub mod entry;
 pub mod gather;
 pub mod keys;

@@ -1,5 +1,5 @@
-//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] if a sample was
-//! misleading.
+//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] and
+//! [`crate::select::cluster_select`] if a sample was misleading.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -14,6 +14,39 @@ const DIGIT_BITS: u32 = 11;
 /// Number of counters of one pass.
 pub const BINS: u32 = 1 << DIGIT_BITS;
 
+/// The keys that a radix pass counts: those of a row, or one block's part of them.
+pub trait Counted<K: Key> {
+    /// Calls `visit` as [`Row::scan`] does. All threads of the block arrive.
+    ///
+    /// # Safety
+    /// The keys are readable.
+    unsafe fn scan(&mut self, visit: impl FnMut([u32; 4], u32, u32));
+
+    /// The counts of the whole row, from those of the keys of [`Self::scan`]. All threads of the block arrive, after
+    /// their counting; ends with a barrier, behind which `bins` may be changed.
+    ///
+    /// # Safety
+    /// `bins` has [`BINS`] counters.
+    unsafe fn joined(&mut self, bins: SharedPtr<u32>) -> SharedPtr<u32>;
+}
+
+/// The keys of a row that one block counts.
+struct WholeRow<K: Key>(Row<K>);
+
+impl<K: Key> Counted<K> for WholeRow<K> {
+    #[inline(always)]
+    unsafe fn scan(&mut self, visit: impl FnMut([u32; 4], u32, u32)) {
+        // SAFETY: the same contract.
+        unsafe { self.0.scan::<1>(0, self.0.len, visit) }
+    }
+
+    #[inline(always)]
+    unsafe fn joined(&mut self, bins: SharedPtr<u32>) -> SharedPtr<u32> {
+        thread::sync_threads();
+        bins
+    }
+}
+
 impl<K: Key> Row<K> {
     /// The k-th best entry of the row, or [`ALL`] if it has fewer: radix counting from the highest digit on, until all
     /// entries with the digits so far are wanted. At most six passes over the row. All threads of the block arrive;
@@ -24,6 +57,22 @@ impl<K: Key> Row<K> {
     /// uses them.
     #[inline(always)]
     pub unsafe fn exact_threshold(&self, k: u32, bins: SharedPtr<u32>, found: SharedPtr<u32>) -> u64 {
+        // SAFETY: the same contract.
+        unsafe { self.exact_threshold_by(&mut WholeRow(*self), k, bins, found) }
+    }
+
+    /// As [`Self::exact_threshold`], with the keys that `counted` visits.
+    ///
+    /// # Safety
+    /// As [`Self::exact_threshold`].
+    #[inline(always)]
+    pub unsafe fn exact_threshold_by(
+        &self,
+        counted: &mut impl Counted<K>,
+        k: u32,
+        bins: SharedPtr<u32>,
+        found: SharedPtr<u32>,
+    ) -> u64 {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         let lane = warp::lane_id();
         // The k-th best has the leading digits `prefix`; `rank` is its rank among the entries that have them.
@@ -38,7 +87,7 @@ impl<K: Key> Row<K> {
                     bin += threads;
                 }
                 thread::sync_threads();
-                self.scan::<1>(0, self.len, |raw, position, exist| {
+                counted.scan(|raw, position, exist| {
                     unroll::<4>(|e| {
                         if (e as u32) < exist {
                             let found = self.entry(raw[e], position + e as u32);
@@ -50,13 +99,13 @@ impl<K: Key> Row<K> {
                         }
                     });
                 });
-                thread::sync_threads();
+                let counts = counted.joined(bins);
                 if thread < 32 {
                     let (mut before, mut bin) = (0, 0);
                     let mut digit = BINS;
                     let mut inside = 0;
                     while bin < BINS {
-                        let count = bins.add(bin + lane).load();
+                        let count = counts.add(bin + lane).load();
                         let up_to = before + warp::inclusive_sum(count);
                         let reached = warp::ballot(FULL_MASK, up_to >= rank);
                         if digit == BINS && reached != 0 {

@@ -94,7 +94,23 @@ impl<K: Key> Row<K> {
     /// The row is readable and has keys.
     #[inline(always)]
     pub unsafe fn sample<const AHEAD: usize>(&self, plan: SamplePlan, turns: (u32, u32), store: impl Fn(u32, u64)) {
-        let mut group = thread::thread_idx_x();
+        // SAFETY: the same contract.
+        unsafe { self.sample_groups::<AHEAD>(plan, (thread::thread_idx_x(), thread::block_dim_x()), turns, store) }
+    }
+
+    /// As [`Self::sample`], for every group from `groups.0` on in steps of `groups.1`.
+    ///
+    /// # Safety
+    /// As [`Self::sample`].
+    #[inline(always)]
+    pub unsafe fn sample_groups<const AHEAD: usize>(
+        &self,
+        plan: SamplePlan,
+        groups: (u32, u32),
+        turns: (u32, u32),
+        store: impl Fn(u32, u64),
+    ) {
+        let mut group = groups.0;
         while group < plan.groups {
             let mut best = EMPTY;
             let mut turn = turns.0;
@@ -116,7 +132,7 @@ impl<K: Key> Row<K> {
                 turn += AHEAD as u32;
             }
             store(group, best);
-            group += thread::block_dim_x();
+            group += groups.1;
         }
     }
 }

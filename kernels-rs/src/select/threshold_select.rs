@@ -44,6 +44,8 @@
 //!   was lost, and rows of two values overflowed.
 //! - A sharper threshold by more keys in a group: with q above ¼, more keys of random rows passed, not fewer.
 //!
+//! [`crate::select::cluster_select`] has the same steps in one launch, on devices that have clusters of blocks.
+//!
 //! It is faster than WarpSelect if rows are long: there is no queue and no merge while reading, so registers are free
 //! for loads in flight.
 
@@ -78,10 +80,10 @@ pub const fn shared_bytes(capacity: u32) -> u32 {
     4 * HEADER_WORDS + 16 * capacity
 }
 
-/// Whether `count` survivors of `threshold` include the best k, and all of them fit in the capacity.
+/// Whether `count` survivors include the best k, and all of them fit in the capacity. `all`: every key passed.
 #[inline(always)]
-fn enough(count: u32, k: u32, capacity: u32, threshold: u64) -> bool {
-    count <= capacity && (count >= k || threshold == ALL)
+pub(crate) fn enough(count: u32, k: u32, capacity: u32, all: bool) -> bool {
+    count <= capacity && (count >= k || all)
 }
 
 /// Writes a result to place `at` as key and payload; [`EMPTY`] becomes the worst key and [`NO_ROW`].
@@ -207,7 +209,7 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
                 thread::sync_threads();
                 count = header.load();
             }
-            if enough(count, wanted, capacity, threshold) {
+            if enough(count, wanted, capacity, threshold == ALL) {
                 break;
             }
             thread::sync_threads();
@@ -462,7 +464,7 @@ unsafe fn repair_lists<K: Key>(launch: RepairLists) {
         let (len, wanted) = (row.len, k.min(row.len));
         let threshold = global::load_nc(thresholds.wrapping_add(number as usize));
         let count = counts.wrapping_add(number as usize);
-        if enough(global::load(count), wanted, capacity, threshold) {
+        if enough(global::load(count), wanted, capacity, threshold == ALL) {
             return;
         }
         let threshold = row.exact_threshold(wanted, entries.cast(), header.add(1));

@@ -1,5 +1,5 @@
-//! The selections by blocks: ThresholdSelect, ShortSelect, the selection by many blocks, and that of lists. All give
-//! the same results.
+//! The selections by blocks: ThresholdSelect, ShortSelect, ClusterSelect, the selection by many blocks, and that of
+//! lists. All give the same results.
 //!
 //! No result tells these changes:
 //! - `block_order` puts an entry before or behind an equal one: entries with different ids are never equal.
@@ -9,12 +9,14 @@ use cuda_std::emulator::Buffer;
 use cuda_std::{Ptr, PtrMut};
 use test_random::Random;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::select::bucket_order::MOST;
+use warpann_kernels::select::cluster_select::ClusterSelect;
 use warpann_kernels::select::entry::EMPTY;
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::keys::KeyType;
 use warpann_kernels::select::list_sort::{CHUNK, MergeRuns, SortChunks, THREADS, UnpackLists};
 use warpann_kernels::select::rows::{KeyTable, SelectedRows};
-use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS};
+use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan};
 use warpann_kernels::select::short_select::ShortSelect;
 use warpann_kernels::select::threshold_select::{FilterRows, RepairLists, RowThresholds, ThresholdSelect};
 
@@ -77,6 +79,7 @@ enum Method {
     Short { threads: u32, capacity: u32 },
     Grid { capacity: u32, blocks: u32, segments: u32 },
     List { capacity: u32, segments: u32 },
+    Cluster { blocks: u32, threads: u32, capacity: u32 },
 }
 
 impl Batch {
@@ -180,6 +183,7 @@ impl Batch {
         let capacity = match method {
             Method::Block { capacity, .. } | Method::Short { capacity, .. } => capacity,
             Method::Grid { capacity, .. } | Method::List { capacity, .. } => capacity,
+            Method::Cluster { capacity, .. } => capacity,
         };
         let mut lists = Buffer::<u64>::new_poisoned((rows * capacity) as usize);
         let mut other_lists = Buffer::<u64>::new_poisoned((rows * capacity) as usize);
@@ -238,6 +242,11 @@ impl Batch {
                 Method::Short { threads, .. } => {
                     let launch = ShortSelect { table, k, capacity, out };
                     crate::launch(ShortSelect::kernel(self.key), launch.config(rows, threads), launch);
+                }
+                Method::Cluster { blocks, threads, .. } => {
+                    let launch = ClusterSelect { table, k, capacity, out };
+                    let config = launch.config(self.key, rows, blocks, threads);
+                    crate::launch(ClusterSelect::kernel(self.key), config, launch);
                 }
                 Method::List { .. } => {
                     let (thresholds, counts) = (thresholds.as_ptr(), counts.as_mut_ptr());
@@ -329,6 +338,72 @@ fn short_select_finds_the_best_of_every_row() {
             let batch = Batch::random(&mut random, key, 2, columns, distinct, k);
             batch.check(&mut random, Method::Short { threads, capacity: 512 });
         }
+    }
+}
+
+#[test]
+fn clusters_find_the_best_of_every_row() {
+    let mut random = Random::new(36);
+    for (turn, key) in KEYS.into_iter().cycle().take(20).enumerate() {
+        for (columns, k) in [(1, 1), (31, 40), (500, 33), (1100, 100), (2500, 1 + 60 * turn % 512)] {
+            let distinct = [1, 2, 7, 500][random.below(4)];
+            let (blocks, threads) = ([1, 2, 4, 8, 16][turn % 5], [32, 64, 128][turn % 3]);
+            let batch = Batch::random(&mut random, key, 2, columns, distinct, k);
+            batch.check(&mut random, Method::Cluster { blocks, threads, capacity: 512 });
+        }
+    }
+}
+
+/// Parts of more turns than the ring has places for, and of exactly as many.
+#[test]
+fn clusters_stream_long_parts() {
+    let mut random = Random::new(37);
+    for (key, columns, blocks, threads) in [
+        (KeyType::F32, 9000, 2, 32),
+        (KeyType::F16, 9001, 1, 32),
+        (KeyType::U32, 2048, 2, 32),
+        (KeyType::Bf16, 4096, 1, 32),
+        // Two threads for each group of the sample, of 1 and of 16 keys.
+        (KeyType::I32, 1000, 2, 256),
+        (KeyType::F32, 9000, 4, 256),
+    ] {
+        let k = if columns == 1000 { 300 } else { 20 };
+        let batch = Batch::random(&mut random, key, 1, columns, 500, k);
+        batch.check(&mut random, Method::Cluster { blocks, threads, capacity: 512 });
+    }
+}
+
+/// Rows whose survivors all lie in one part, or in one bucket; rows whose sample is misleading.
+#[test]
+fn clusters_sort_adversarial_rows() {
+    let mut random = Random::new(38);
+    let columns = 3000;
+    let batch = |random: &mut Random, key, k, numbers: Vec<i32>| Batch {
+        numbers,
+        ids: None,
+        rows: vec![(0, columns)],
+        largest: false,
+        ..Batch::random(random, key, 1, columns, 2, k)
+    };
+    for (blocks, key) in [(1, KeyType::F32), (4, KeyType::F32), (2, KeyType::I32)] {
+        let check = |random: &mut Random, k, number: &dyn Fn(usize) -> i32| {
+            let batch = batch(random, key, k, (0..columns).map(number).collect());
+            batch.check(random, Method::Cluster { blocks, threads: 64, capacity: 512 });
+        };
+        // Ascending and descending: one block has all survivors.
+        check(&mut random, 100, &|at| at as i32);
+        check(&mut random, 100, &|at| -(at as i32));
+        // One key far below many others, whose buckets are crowded: of floats by the exponent.
+        check(&mut random, 200, &|at| if at == 7 { -256 } else { 250 + (at % 3) as i32 });
+        const { assert!(200 > 3 * MOST) };
+        // Fewer of the sampled positions than of the others are good: the threshold passes too many.
+        let plan = SamplePlan::new(400, columns as u32, BLOCK_GROUP_KEYS);
+        let sampled: std::collections::HashSet<u32> = (0..plan.groups)
+            .flat_map(|group| (0..plan.group_keys).map(move |turn| (group, turn)))
+            .map(|(group, turn)| plan.position(group, turn, columns as u32, 0))
+            .collect();
+        check(&mut random, 400, &|at| if sampled.contains(&(at as u32)) { 200 } else { (at % 100) as i32 });
+        check(&mut random, 400, &|at| if sampled.contains(&(at as u32)) { (at % 100) as i32 } else { 200 });
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod async_copy;
 pub mod atomic;
+pub mod cluster;
 pub mod global;
 pub mod math;
 pub mod mma;

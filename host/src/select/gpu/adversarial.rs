@@ -238,12 +238,14 @@ fn mislead<K: AdversarialKey>((rows, columns, k): (u32, u32, u32), best: Best, m
     // As the kernels sample: every block contributes the same number of keys to each group.
     let shared = SamplePlan::grid_keys(columns).next_multiple_of(BLOCK_GROUP_KEYS);
     let sampled = if steps == "Block" { BLOCK_GROUP_KEYS } else { shared };
+    let blocks = if let Method::Cluster { blocks } = method { blocks } else { 1 };
     let key = |badness| K::as_bad_as(badness, best);
     for misleading in MISLEADING {
         let batch: Vec<_> = (0..rows).map(|number| misleading.row(columns, k, number, sampled)).collect();
         let (plan, fallbacks) = select::<K>(&batch, k, best, method, key);
         is_by(&plan, steps);
-        let passes = fallbacks.exact_thresholds / 64;
+        // Each block of a cluster counts every pass.
+        let passes = fallbacks.exact_thresholds / 64 / u64::from(blocks);
         let any = u64::from(rows)..=6 * u64::from(rows);
         assert!(any.contains(&passes), "{misleading:?}, {plan}: {passes} radix passes");
     }
@@ -270,6 +272,14 @@ fn samples_that_mislead_many_blocks() {
     mislead::<f32>((1, 9000, 700), Best::Largest, Method::Grid, "Grid");
     mislead::<i32>((1, 9000, 100), Best::Largest, Method::Grid, "Grid");
     mislead::<i32>((2, 9000, 700), Best::Smallest, Method::Grid, "Grid");
+}
+
+#[test]
+fn samples_that_mislead_clusters() {
+    mislead::<f32>((2, 6000, 100), Best::Smallest, Method::Cluster { blocks: 1 }, "Cluster");
+    mislead::<f32>((1, 9000, 700), Best::Largest, Method::Cluster { blocks: 4 }, "Cluster");
+    mislead::<i32>((2, 6001, 100), Best::Largest, Method::Cluster { blocks: 2 }, "Cluster");
+    mislead::<i32>((1, 9000, 700), Best::Smallest, Method::Cluster { blocks: 16 }, "Cluster");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use warpann_kernels::select::short_select;
 use crate::UnknownName;
 use crate::serialised::serialised_as_text;
 
-/// A method of k-selection on a GPU. Its names in the table are such as `warp`, `block-128` and `grid`.
+/// A method of k-selection on a GPU. Its names in the table are such as `warp`, `block-128`, `grid` and `cluster-8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -28,6 +28,12 @@ pub enum Method {
     },
     /// ThresholdSelect with many blocks for each row.
     Grid,
+    /// ClusterSelect: a cluster of blocks for each row. Devices without clusters of this size, and rows whose survivors
+    /// do not fit into shared memory, take `Grid` instead, or `Block` with 512 threads if there is one block.
+    Cluster {
+        /// Number of blocks of a row: 1, 2, 4, 8 or 16.
+        blocks: u32,
+    },
     /// ShortSelect with one block for each row, for k up to three quarters of the threads. For larger k it equals
     /// `Block`.
     Short {
@@ -38,7 +44,7 @@ pub enum Method {
 
 impl Method {
     /// Every method that the table may name.
-    pub const ALL: [Method; 12] = [
+    pub const ALL: [Method; 17] = [
         Method::Warp,
         Method::Block { threads: 32 },
         Method::Block { threads: 64 },
@@ -46,6 +52,11 @@ impl Method {
         Method::Block { threads: 256 },
         Method::Block { threads: 512 },
         Method::Grid,
+        Method::Cluster { blocks: 1 },
+        Method::Cluster { blocks: 2 },
+        Method::Cluster { blocks: 4 },
+        Method::Cluster { blocks: 8 },
+        Method::Cluster { blocks: 16 },
         Method::Short { threads: 32 },
         Method::Short { threads: 64 },
         Method::Short { threads: 128 },
@@ -67,6 +78,7 @@ impl fmt::Display for Method {
             Method::Warp => f.write_str("warp"),
             Method::Block { threads } => write!(f, "block-{threads}"),
             Method::Grid => f.write_str("grid"),
+            Method::Cluster { blocks } => write!(f, "cluster-{blocks}"),
             Method::Short { threads } => write!(f, "short-{threads}"),
         }
     }
@@ -77,7 +89,9 @@ impl FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
         let named = Method::ALL.into_iter().find(|method| method.to_string() == text);
-        named.ok_or_else(|| UnknownName::new(text, "a method of selection", &["warp", "block-N", "grid", "short-N"]))
+        named.ok_or_else(|| {
+            UnknownName::new(text, "a method of selection", &["warp", "block-N", "grid", "cluster-N", "short-N"])
+        })
     }
 }
 
@@ -224,6 +238,6 @@ mod tests {
         for method in Method::ALL {
             assert_eq!(method.to_string().parse(), Ok(method));
         }
-        assert!("block-33".parse::<Method>().is_err());
+        assert!("block-33".parse::<Method>().is_err() && "cluster-3".parse::<Method>().is_err());
     }
 }

@@ -6,6 +6,7 @@
 //! | block | many rows | ThresholdSelect, one block for each row |
 //! | short | many short rows, small k | ShortSelect, one block for each row |
 //! | grid | few long rows | thresholds, filter by many blocks a row, then ThresholdSelect on the survivors |
+//! | cluster | long rows, compute capability 9.0 and later | ClusterSelect, 1 to 16 blocks for each row |
 //! | list | k beyond shared memory | thresholds, filter, repair, merge sort of the lists in global memory |
 //! [`self::dispatch`] chooses the method.
 
@@ -18,6 +19,7 @@ mod sampling;
 pub(super) mod types;
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::select::cluster_select::{self, ClusterSelect};
 #[cfg(any(feature = "cuda", test))]
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
@@ -133,6 +135,8 @@ enum Steps {
     Block { threads: u32, capacity: u32 },
     /// One block of `threads` threads for each row, which holds the row in registers.
     Short { threads: u32, capacity: u32 },
+    /// A cluster of `blocks` blocks of `threads` threads for each row.
+    Cluster { blocks: u32, threads: u32, capacity: u32 },
     /// Thresholds, filter, and one block for the survivors of each row.
     Grid { threads: u32, capacity: u32, split: Split },
     /// Thresholds, filter, repair, and merge sort of the survivors.
@@ -230,6 +234,16 @@ impl SelectPlan {
         method: Method,
         limits: &Limits,
     ) -> SelectPlan {
+        let method = match method {
+            Method::Cluster { blocks } => match Clusters::plan(rows, columns, k, blocks, limits) {
+                Some(Clusters { threads, capacity }) => {
+                    return SelectPlan { steps: Steps::Cluster { blocks, threads, capacity } };
+                }
+                None if blocks == 1 => Method::Block { threads: 512 },
+                None => Method::Grid,
+            },
+            other => other,
+        };
         let sampled = match method {
             Method::Grid => SamplePlan::grid_keys(columns),
             _ => sample::BLOCK_GROUP_KEYS,
@@ -248,7 +262,7 @@ impl SelectPlan {
                 // Few threads sort few survivors faster.
                 Steps::Grid { threads: if k <= 256 { 256 } else { 512 }, capacity, split }
             }
-            Method::Block { .. } | Method::Short { .. } | Method::Grid => {
+            Method::Block { .. } | Method::Short { .. } | Method::Grid | Method::Cluster { .. } => {
                 let capacity = survivors(k, columns, SamplePlan::grid_keys(columns));
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
                 let other_lists = layout.array((rows as usize).saturating_mul(capacity as usize));
@@ -264,9 +278,39 @@ impl SelectPlan {
             Steps::Warp { .. } => "warp",
             Steps::Block { .. } => "block",
             Steps::Short { .. } => "short",
+            Steps::Cluster { .. } => "cluster",
             Steps::Grid { .. } => "grid",
             Steps::List { .. } => "list",
         }
+    }
+}
+
+/// The launch of ClusterSelect for a batch.
+struct Clusters {
+    threads: u32,
+    capacity: u32,
+}
+
+impl Clusters {
+    /// `blocks` blocks for each row; `None` if the device does not run such clusters, or the survivors do not fit into
+    /// the shared memory of a block.
+    fn plan(rows: u32, columns: u32, k: u32, blocks: u32, limits: &Limits) -> Option<Clusters> {
+        if blocks > limits.largest_cluster {
+            return None;
+        }
+        let capacity = survivors(k, columns, sample::BLOCK_GROUP_KEYS);
+        // Blocks that have a multiprocessor each have as many threads as possible. On the emulator few threads make
+        // small parts long.
+        let alone = u64::from(rows) * u64::from(blocks) <= u64::from(limits.multiprocessors);
+        let most = if limits.emulated { 64 } else { 1024 };
+        let choices = [if alone { most } else { most / 2 }, most / 2];
+        let fits = |threads: u32| {
+            // The type of the keys is not known here; those of four bytes take the most.
+            let bytes = cluster_select::shared_bytes(capacity.min(1 << 24), columns, 4, blocks, threads);
+            bytes <= u64::from(limits.shared_bytes)
+        };
+        let threads = choices.into_iter().find(|&threads| fits(threads))?;
+        Some(Clusters { threads, capacity })
     }
 }
 
@@ -381,6 +425,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
             Steps::Warp { ref levels, last_columns } => launcher.warp(levels, last_columns),
             Steps::Block { threads, capacity } => launcher.block(threads, capacity, None),
             Steps::Short { threads, capacity } => launcher.short(threads, capacity),
+            Steps::Cluster { blocks, threads, capacity } => launcher.cluster(blocks, threads, capacity),
             Steps::Grid { threads, capacity, split } => {
                 launcher.filter(capacity, split)?;
                 launcher.block(threads, capacity, Some(split))
@@ -514,6 +559,15 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads
         // find.
         unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
+    }
+
+    /// A cluster of blocks for each row.
+    unsafe fn cluster(&self, blocks: u32, threads: u32, capacity: u32) -> Result<()> {
+        let batch = &self.batch;
+        let launch = ClusterSelect { table: self.table(), k: batch.k, capacity, out: self.results() };
+        let config = launch.config(K::KERNELS, batch.rows, blocks, threads);
+        // SAFETY: as the caller promises; min(k, columns) ≤ capacity.
+        unsafe { self.queue.launch(ClusterSelect::kernel(K::KERNELS), config, launch) }
     }
 
     /// Computes the thresholds of all rows, and writes the survivors to lists.

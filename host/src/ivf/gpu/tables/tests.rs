@@ -133,7 +133,14 @@ struct Outcome {
 }
 
 fn limits(shared_bytes: u32) -> Limits {
-    Limits { device: "test".into(), multiprocessors: 2, shared_bytes, emulated: true, products: Products::Warps }
+    Limits {
+        device: "test".into(),
+        multiprocessors: 2,
+        shared_bytes,
+        emulated: true,
+        products: Products::Warps,
+        largest_cluster: 0,
+    }
 }
 
 const PLENTY: u32 = 227 << 10;
@@ -459,6 +466,7 @@ fn few_queries_are_spread_and_many_are_not() {
         device: "NVIDIA H200".into(),
         multiprocessors: 132,
         products: Products::Groups,
+        largest_cluster: 16,
     };
     let plan = |queries, probes| {
         TablePlan::new(&mut Layout::default(), &shape, Terms::Rows, Precision::Auto, queries, probes, &h200).unwrap()

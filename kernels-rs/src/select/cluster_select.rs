@@ -1,0 +1,704 @@
+//! ClusterSelect: the k best of each row by a cluster of blocks, in one launch (compute capability 9.0 and later).
+//!
+//! # Problem
+//! As [`crate::select::threshold_select`]: the best k entries (key, position) of each row, sorted. That module takes
+//! three launches and a list in global memory for few long rows, and one block for each of many rows; here 1, 2, 4, 8
+//! or 16 blocks share a row, and nothing but keys and results is in global memory.
+//!
+//! # Algorithm
+//! ```text
+//! each of the N blocks of a row:
+//!   start asynchronous copies of its part of the row into shared memory
+//!   threshold = from a sample of the whole row                       // every block finds the same one
+//!   survivors = entries of its part at or below the threshold        // each turn's copies make room for the next ones
+//!   sort the survivors                                               // bucket_order
+//!   barrier of the cluster
+//!   copy the sorted survivors of all blocks from their shared memory
+//!   barrier of the cluster
+//!   rank of a survivor = its place + the places before it in the lists of the others     // binary search
+//!   write it to the place of its rank
+//! if the blocks together have fewer than k survivors, or more than there is room for:    // rare, for any data
+//!   threshold = the k-th best entry, by radix counting in all blocks
+//! ```
+//! 1. *Loads without registers.* A thread copies 16 bytes at a time (`cp.async`) into places that only this thread
+//!    reads, so no barrier stands between copies and use. Four turns of two units are in flight, also while the block
+//!    takes the sample and finds the threshold. A part of at most four turns stays in shared memory as a whole.
+//! 2. *No barrier for the threshold.* The sample is small: each block of a cluster reads it all, most of it from L2,
+//!    while its own keys arrive. Joining the samples of blocks would cost a barrier of the cluster and a read from the
+//!    peers.
+//! 3. *Each block sorts a share.* Ranks in the lists of the other blocks are binary searches, as many in all as there
+//!    are survivors for each block. They do not depend on how the survivors are distributed.
+//! 4. *The last barrier is not at the end.* No block reads from a peer after the second barrier, so blocks return when
+//!    they are done.
+//!
+//! # Cost
+//! Floor on an H200: bytes of the keys over 4.0 TB/s, or over 110 GB/s for each multiprocessor that takes part, and one
+//! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read
+//! from a peer .25 µs. Predicted, not measured yet (f32 keys, sorted results, µs):
+//!
+//! | rows × keys, k | blocks of a row | floor | predicted | grid or block |
+//! |---|---|---|---|---|
+//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 11 | 34 |
+//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 37 | 63 |
+//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 360 | 447 |
+//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 200 | 299 |
+//! | 10,000 × 128,000, 2048 | 1 of 512 | 1,280 | 1,900 | 2,680 |
+//!
+//! The first row: launch 3, copies and threshold at the same time 2.5 (sample .9, sort of 512 groups .9), filter .5,
+//! sort of about 220 survivors 1.1, two barriers 1.4, copy from peers 1, searches .9, results .5. With one block for
+//! each row, two blocks run on a multiprocessor: a row of 512 KB takes 17 µs of its bandwidth. The filter has 13
+//! instructions for each key if 2.6 % of them pass, and the sort 75 for each of 3,400 survivors: about 15 µs of a
+//! multiprocessor at two instructions a cycle. Most of that overlaps with the copies of the other block.
+//!
+//! # What lost
+//! No variant was measured yet. By registers (64 of each thread; ptxas of CUDA 13, sm_90, 2026-11-29):
+//! - Sixteen keys of the sample in flight in each thread: 80 bytes spilled. With 1,024 threads two of them share a
+//!   group instead, and have eight keys each in flight.
+//! - The sort by 32-bit words of [`crate::select::block_sort`] for crowded buckets, in place of its sort of entries: 12
+//!   bytes spilled.
+//! - Divisions by the number of blocks, which the compiler does not know as a power of two: 224 bytes spilled.
+
+use cuda_std::cluster;
+use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
+use cuda_std::shared::{self, SharedPtr};
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, atomic, kernel, thread, unroll, warp};
+
+use crate::select::block_sort::block_sort;
+use crate::select::bucket_order::{BucketWorkspace, bucket_order};
+use crate::select::entry::{self, ALL, EMPTY};
+use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
+use crate::select::radix::{BINS, Counted};
+use crate::select::rows::{KeyTable, Row, SelectedRows};
+use crate::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan};
+use crate::select::threshold_select::{enough, store_result};
+
+/// Bytes of a unit: what a thread copies at once.
+const UNIT_BYTES: u32 = 16;
+/// Number of units that a thread reads in one turn.
+const UNITS: usize = 2;
+/// Number of turns whose copies are in flight.
+const AHEAD: u32 = 4;
+/// Number of bits of the number of a bucket in the sort of survivors, and in that of the groups of the sample.
+const BUCKET_BITS: u32 = 12;
+const GROUP_BITS: u32 = 10;
+/// Number of units of a thread in shared memory.
+const STAGES: u32 = UNITS as u32 * AHEAD;
+
+/// The words of the header in shared memory: the count of survivors; two words of a radix pass; the address of the
+/// header; four words of the sort; the threshold, two words; a word for each warp; where the lists of the blocks start,
+/// and their end.
+const SORT_WORD: u32 = 4;
+const THRESHOLD_WORD: u32 = 8;
+const START_WORD: u32 = 3;
+const SUMS_WORD: u32 = 12;
+const STARTS_WORD: u32 = SUMS_WORD + 32;
+const HEADER_WORDS: u32 = 64;
+const _: () = assert!(STARTS_WORD + cuda_std::launch::MOST_CLUSTER_BLOCKS < HEADER_WORDS);
+
+/// Bytes of the area of the survivors. The radix passes have two arrays of counters there, and the sample its groups
+/// and the workspace of their sort.
+const fn survivor_bytes(capacity: u32) -> u32 {
+    let least = 8 * BINS;
+    assert!(16 * MOST_GROUPS + (4 << GROUP_BITS) <= least, "the groups, a place to move each to, and the buckets");
+    if 8 * capacity > least { 8 * capacity } else { least }
+}
+
+/// Bytes of the area of the buckets, which has the ranks of a block's survivors later.
+const fn bucket_bytes(capacity: u32) -> u32 {
+    let buckets = 1 << BUCKET_BITS;
+    4 * if capacity > buckets { capacity } else { buckets }
+}
+
+/// Shared memory of a block in bytes, for `capacity` survivors of a row of at most `columns` keys of `key_bytes` bytes,
+/// which `blocks` blocks of `threads` threads share.
+pub const fn shared_bytes(capacity: u32, columns: u32, key_bytes: u32, blocks: u32, threads: u32) -> u64 {
+    let part = (columns.div_ceil(blocks) as u64 + 8) * key_bytes as u64;
+    let stages = part.div_ceil((UNIT_BYTES * threads) as u64);
+    let stages = if stages < STAGES as u64 { stages } else { STAGES as u64 };
+    let ring = stages * (UNIT_BYTES * threads) as u64;
+    let sort = 8 * capacity as u64 + bucket_bytes(capacity) as u64;
+    4 * HEADER_WORDS as u64 + survivor_bytes(capacity) as u64 + if ring > sort { ring } else { sort }
+}
+
+/// Selects the best `k` of each row, sorted. The results are those of
+/// [`ThresholdSelect`](crate::select::threshold_select::ThresholdSelect).
+///
+/// # Safety
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out.stride`;
+/// min(k, columns) ≤ capacity, a multiple of 32. All blocks of a cluster share a row; the threads of a block are a
+/// power of two, from 32 to 1,024.
+#[kernel(
+    key = KeyType,
+    max_threads = 1024,
+    min_blocks = 1,
+    arch = "sm_90",
+    KeyType::F32 => cluster_select_f32 = select_by_clusters::<F32Key>,
+    KeyType::F16 => cluster_select_f16 = select_by_clusters::<F16Key>,
+    KeyType::Bf16 => cluster_select_bf16 = select_by_clusters::<Bf16Key>,
+    KeyType::I32 => cluster_select_i32 = select_by_clusters::<I32Key>,
+    KeyType::U32 => cluster_select_u32 = select_by_clusters::<U32Key>,
+)]
+pub struct ClusterSelect {
+    /// The rows of keys.
+    #[group]
+    pub table: KeyTable,
+    /// Number of results of a row.
+    pub k: u32,
+    /// Largest number of survivors of a row.
+    pub capacity: u32,
+    /// The results: `k` of each row.
+    #[group]
+    pub out: SelectedRows,
+}
+
+impl ClusterSelect {
+    /// `blocks` blocks of `threads` threads for each row of keys of the type `key`: 1, 2, 4, 8 or 16 blocks, 32 to
+    /// 1,024 threads, powers of two.
+    pub fn config(&self, key: KeyType, rows: u32, blocks: u32, threads: u32) -> LaunchConfig {
+        let bytes = shared_bytes(self.capacity, self.table.columns, key.bytes(), blocks, threads);
+        LaunchConfig::linear(rows as u64 * blocks as u64, threads)
+            .with_shared(u32::try_from(bytes).unwrap_or(u32::MAX))
+            .with_cluster(blocks)
+    }
+}
+
+/// Shared memory of a block.
+#[derive(Clone, Copy)]
+struct Areas {
+    header: SharedPtr<u32>,
+    /// The survivors of the part.
+    survivors: SharedPtr<u64>,
+    /// Copies of keys; behind it are the areas of the sort.
+    ring: SharedPtr<U32x4>,
+    /// Memory for `capacity` entries.
+    moved: SharedPtr<u64>,
+    /// The buckets, and behind the sort the ranks of the survivors.
+    buckets: SharedPtr<u32>,
+}
+
+impl Areas {
+    #[inline(always)]
+    fn new(header: SharedPtr<u32>, capacity: u32) -> Areas {
+        // SAFETY: the launch gives `shared_bytes`.
+        unsafe {
+            let survivors = header.add(HEADER_WORDS).cast::<u64>();
+            let moved = survivors.add(survivor_bytes(capacity) / 8);
+            Areas { header, survivors, ring: moved.cast(), moved, buckets: moved.add(capacity).cast() }
+        }
+    }
+}
+
+/// A block's part of a row, and its copy in shared memory.
+#[derive(Clone, Copy)]
+struct Part<K: Key> {
+    row: Row<K>,
+    /// The positions of the part.
+    from: u32,
+    to: u32,
+    /// The position of the first key of the first unit, and the number of units.
+    first: u32,
+    units: u32,
+    ring: SharedPtr<U32x4>,
+    /// Whether the copies of the first turns were started, and not used since.
+    started: bool,
+}
+
+impl<K: Key> Part<K> {
+    /// Number of keys of a unit.
+    const KEYS: u32 = UNIT_BYTES / size_of::<K::Stored>() as u32;
+
+    /// Part `rank` of a row that is divided among `blocks` blocks.
+    #[inline(always)]
+    fn of(row: Row<K>, rank: u32, blocks: u32, ring: SharedPtr<U32x4>) -> Part<K> {
+        // A multiple of eight keys, so that only the start of the row determines the alignment.
+        let share = ((row.len + 8 * blocks - 1) >> log2(8 * blocks)) * 8;
+        let from = (rank * share).min(row.len);
+        let to = row.len.min(from + share);
+        let misaligned = (row.keys.wrapping_add(from as usize).addr() / size_of::<K::Stored>()) as u32 % Self::KEYS;
+        let head = ((Self::KEYS - misaligned) % Self::KEYS).min(to - from);
+        let units = (to - from - head) / Self::KEYS;
+        Part { row, from, to, first: from + head, units, ring, started: false }
+    }
+
+    /// Starts this thread's copies of turn `turn`, and closes their group.
+    ///
+    /// # Safety
+    /// The row is readable. This thread has used the units that were at their places.
+    #[inline(always)]
+    unsafe fn copy(&self, turn: u32) {
+        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+        let body = self.row.keys.wrapping_add(self.first as usize).cast::<U32x4>();
+        unroll::<UNITS>(|u| {
+            let stage = turn * UNITS as u32 + u as u32;
+            let unit = stage * threads + thread;
+            if unit < self.units {
+                // SAFETY: a unit of the part lies inside the row, at a multiple of its size; the ring has STAGES units
+                // for each thread, and fewer only if the part has fewer.
+                unsafe {
+                    let place = self.ring.add(stage % STAGES * threads + thread);
+                    async_copy::copy_16(place.cast(), body.wrapping_add(unit as usize).cast());
+                }
+            }
+        });
+        async_copy::commit();
+    }
+
+    /// Starts the copies of the first turns, unless they were started before.
+    ///
+    /// # Safety
+    /// As [`Self::turns`]; no other code uses the ring.
+    #[inline(always)]
+    unsafe fn start(&mut self) {
+        if !self.started {
+            let mut turn = 0;
+            while turn < AHEAD {
+                // SAFETY: as the caller promises.
+                unsafe { self.copy(turn) };
+                turn += 1;
+            }
+            self.started = true;
+        }
+    }
+
+    #[inline(always)]
+    fn turn_count(&self) -> u32 {
+        let units = UNITS as u32 * thread::block_dim_x();
+        (self.units + units - 1) >> log2(units)
+    }
+
+    /// Whether the whole part is in the ring after its turns.
+    #[inline(always)]
+    fn stays(&self) -> bool {
+        self.turn_count() <= AHEAD
+    }
+
+    /// Calls `visit(first unit of this thread, its place in the ring)` for each turn: unit u of the turn is `threads` ·
+    /// u further on in both, and exists if its number is below `units`. All threads of the block arrive, and come to
+    /// each call together.
+    ///
+    /// # Safety
+    /// The row is readable. No other code uses the ring between [`Self::start`] and the end of the call.
+    #[inline(always)]
+    unsafe fn turns(&mut self, mut visit: impl FnMut(u32, SharedPtr<U32x4>)) {
+        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+        let turns = self.turn_count();
+        // SAFETY: as the caller promises; a place is refilled after its unit was used.
+        unsafe {
+            self.start();
+            let mut turn = 0;
+            while turn < turns {
+                async_copy::wait_group::<{ AHEAD - 1 }>();
+                let stage = turn * UNITS as u32;
+                visit(stage * threads + thread, self.ring.add(stage % STAGES * threads + thread));
+                self.copy(turn + AHEAD);
+                turn += 1;
+            }
+        }
+        async_copy::wait_all();
+        self.started = self.stays();
+    }
+
+    /// The thread's key outside the units: whether there is one, and its position. Only threads of the first warp have
+    /// one.
+    #[inline(always)]
+    fn fringe(&self) -> (bool, u32) {
+        let thread = thread::thread_idx_x();
+        let head = self.first - self.from;
+        let position =
+            if thread < head { self.from + thread } else { self.first + self.units * Self::KEYS + thread - head };
+        (position < self.to, position)
+    }
+
+    /// The raw orders of the unit at `place`, in quads. Of keys of 32 bits there is one quad.
+    ///
+    /// # Safety
+    /// The unit is in the ring.
+    #[inline(always)]
+    unsafe fn raw_orders(&self, place: SharedPtr<U32x4>) -> [[u32; 4]; 2] {
+        // SAFETY: as the caller promises.
+        let unit = unsafe { place.load() };
+        let mut raw = [[u32::MAX; 4]; 2];
+        unroll::<2>(|q| {
+            if (q as u32) < Self::KEYS / 4 {
+                raw[q] = K::unit_bits(unit, q).map(|bits| K::raw_order(bits ^ self.row.flip));
+            }
+        });
+        raw
+    }
+
+    /// Writes the entries of the part at or below `threshold` to `survivors`, as many as there is room for, and their
+    /// number to `count`. All threads of the block arrive; ends with a barrier.
+    ///
+    /// # Safety
+    /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it or `count`.
+    #[inline(always)]
+    unsafe fn filter(&mut self, threshold: u64, count: SharedPtr<u32>, survivors: SharedPtr<u64>, capacity: u32) {
+        let (lane, threads) = (warp::lane_id(), thread::block_dim_x());
+        let row = self.row;
+        let (units, first) = (self.units, self.first);
+        let bound = entry::key(threshold);
+        // Keys with raw orders above the mark do not pass. NaN has raw orders at both ends of the range, so with a
+        // threshold among NaN every key may pass.
+        let mark = if bound > K::WORST { u32::MAX } else { bound };
+        // Behind the position of the threshold only better keys pass. With ids, positions do not matter.
+        let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
+        let last_tie = if row.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
+        // Appends the entry of each lane that passes. All lanes of the warp arrive.
+        let append = |found: u64| {
+            let keepers = warp::ballot(FULL_MASK, found <= threshold);
+            if keepers != 0 {
+                // SAFETY: the counter was set before a barrier, and a place within the capacity is this lane's.
+                unsafe {
+                    let base = if lane == 0 { atomic::shared_add_u32(count, keepers.count_ones()) } else { 0 };
+                    let base = warp::shuffle_idx(FULL_MASK, base, 0);
+                    let place = base + (keepers & ((1 << lane) - 1)).count_ones();
+                    if found <= threshold && place < capacity {
+                        survivors.add(place).store(found);
+                    }
+                }
+            }
+        };
+        // SAFETY: as the caller promises; units exist where their number is below `units`.
+        unsafe {
+            if thread::thread_idx_x() == 0 {
+                count.store(0);
+            }
+            thread::sync_threads();
+            let part = *self;
+            self.turns(|unit, place| {
+                let mut raw = [[[u32::MAX; 4]; 2]; UNITS];
+                let mut marks = [0; UNITS];
+                let mut may_pass = false;
+                unroll::<UNITS>(|u| {
+                    let unit = unit + u as u32 * threads;
+                    if unit < units {
+                        raw[u] = part.raw_orders(place.add(u as u32 * threads));
+                        marks[u] = if first + unit * Self::KEYS > last_tie { strict_mark } else { mark };
+                        let least = |q: usize| raw[u][q][0].min(raw[u][q][1]).min(raw[u][q][2].min(raw[u][q][3]));
+                        may_pass |= least(0) <= marks[u] || (Self::KEYS == 8 && least(1) <= marks[u]);
+                    }
+                });
+                if warp::any(FULL_MASK, may_pass) {
+                    // A bit for each of the lane's keys that may pass.
+                    let mut hits = 0u32;
+                    unroll::<UNITS>(|u| {
+                        if unit + u as u32 * threads < units {
+                            unroll::<8>(|e| {
+                                if (e as u32) < Self::KEYS && raw[u][e / 4][e % 4] <= marks[u] {
+                                    hits |= 1 << (u as u32 * Self::KEYS + e as u32);
+                                }
+                            });
+                        }
+                    });
+                    while warp::any(FULL_MASK, hits != 0) {
+                        let mut found = EMPTY;
+                        if hits != 0 {
+                            let key = hits.trailing_zeros();
+                            hits &= hits - 1;
+                            let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
+                            // The key is read again: choosing among registers by a number takes longer.
+                            let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
+                            let raw = K::raw_order(K::bits(stored) ^ row.flip);
+                            found = row.entry(raw, first + (unit + ahead) * Self::KEYS + key);
+                        }
+                        // EMPTY is above every threshold.
+                        append(found);
+                    }
+                }
+            });
+            if thread::thread_idx_x() < 32 {
+                let (exists, position) = part.fringe();
+                append(if exists { row.entry(row.raw(position), position) } else { EMPTY });
+            }
+            thread::sync_threads();
+        }
+    }
+}
+
+/// A part of a row whose keys are counted with those of the other blocks of the cluster.
+struct CountedPart<'a, K: Key> {
+    part: &'a mut Part<K>,
+    /// [`BINS`] counters, for the sums over the blocks.
+    sums: SharedPtr<u32>,
+}
+
+impl<K: Key> Counted<K> for CountedPart<'_, K> {
+    #[inline(always)]
+    unsafe fn scan(&mut self, mut visit: impl FnMut([u32; 4], u32, u32)) {
+        let threads = thread::block_dim_x();
+        let part = *self.part;
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.part.turns(|unit, place| {
+                unroll::<UNITS>(|u| {
+                    let unit = unit + u as u32 * threads;
+                    if unit < part.units {
+                        let raw = part.raw_orders(place.add(u as u32 * threads));
+                        let position = part.first + unit * Part::<K>::KEYS;
+                        visit(raw[0], position, 4);
+                        if Part::<K>::KEYS == 8 {
+                            visit(raw[1], position + 4, 4);
+                        }
+                    }
+                });
+            });
+            let (exists, position) = part.fringe();
+            if exists {
+                visit([part.row.raw(position), u32::MAX, u32::MAX, u32::MAX], position, 1);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn joined(&mut self, bins: SharedPtr<u32>) -> SharedPtr<u32> {
+        let blocks = cluster::block_count();
+        cluster::sync();
+        let mut bin = thread::thread_idx_x();
+        while bin < BINS {
+            let (mut sum, mut rank) = (0, 0);
+            while rank < blocks {
+                let mut counts = [0; FETCHED];
+                unroll::<FETCHED>(|f| {
+                    if rank + (f as u32) < blocks {
+                        // SAFETY: the blocks have counted, and change their counters after the next barrier.
+                        counts[f] = unsafe { cluster::peer(bins.add(bin), rank + f as u32).load() };
+                    }
+                });
+                unroll::<FETCHED>(|f| sum += counts[f]);
+                rank += FETCHED as u32;
+            }
+            // SAFETY: bin < BINS.
+            unsafe { self.sums.add(bin).store(sum) };
+            bin += thread::block_dim_x();
+        }
+        cluster::sync();
+        self.sums
+    }
+}
+
+/// The logarithm of a power of two. The compiler does not see that numbers of blocks and threads are such, and divides.
+#[inline(always)]
+fn log2(power: u32) -> u32 {
+    power.trailing_zeros() % 32
+}
+
+/// Number of entries of a sorted list that come before `found`; of equal ones too if `or_equal`.
+///
+/// # Safety
+/// The list has `len` entries, and no thread writes them.
+#[inline(always)]
+unsafe fn before(list: SharedPtr<u64>, len: u32, found: u64, or_equal: bool) -> u32 {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = (low + high) / 2;
+        // SAFETY: middle < len.
+        let other = unsafe { list.add(middle).load() };
+        let is_before = other < found || or_equal && other == found;
+        low = if is_before { middle + 1 } else { low };
+        high = if is_before { high } else { middle };
+    }
+    low
+}
+
+/// Number of words that a thread reads from peers before it uses the first.
+const FETCHED: usize = 4;
+
+/// The body of the kernels `cluster_select_*`. All threads of the cluster arrive.
+///
+/// # Safety
+/// As [`ClusterSelect`].
+#[inline(always)]
+unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
+    let ClusterSelect { table, k, capacity, out } = launch;
+    let (rank, blocks) = (cluster::block_rank(), cluster::block_count());
+    let blocks_log = log2(blocks);
+    let number = thread::block_idx_x() >> blocks_log;
+    let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+    let (lane, warp, warps) = (warp::lane_id(), warp::warp_id(), thread::block_dim_x() / 32);
+    let Areas { header, survivors, ring, .. } = Areas::new(shared::dynamic(), capacity);
+    // SAFETY: the caller promises the shapes. Areas that overlap are used one after the other, with barriers between:
+    // the ring, then those of the sort, then the lists of the peers. Only the blocks of this row write its results, and
+    // every rank has one survivor.
+    unsafe {
+        let row = Row::<K>::of(table, number);
+        let (len, wanted) = (row.len, k.min(row.len));
+        let mut part = Part::of(row, rank, blocks, ring);
+        part.start();
+        let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
+        let mut threshold = ALL;
+        if len > capacity {
+            let plan = SamplePlan::new(wanted, len, BLOCK_GROUP_KEYS);
+            // If there are two threads for each group, each takes half of its keys.
+            let halves = 1 + (threads >= 2 * plan.groups) as u32;
+            let step = threads >> (halves - 1);
+            let half = (thread >= step) as u32;
+            let middle = plan.group_keys.div_ceil(halves);
+            let turns = if half == 0 { (0, middle) } else { (middle, plan.group_keys) };
+            let groups = (thread - half * step, step);
+            let bests = survivors.add(half * MOST_GROUPS);
+            row.sample_groups::<8>(plan, groups, turns, |group, best| bests.add(group).store(best));
+            thread::sync_threads();
+            if halves == 2 {
+                if thread < plan.groups {
+                    let best = survivors.add(thread);
+                    best.store(best.load().min(survivors.add(MOST_GROUPS + thread).load()));
+                }
+                thread::sync_threads();
+            }
+            let found = header.add(THRESHOLD_WORD).cast::<u64>();
+            let moved = survivors.add(MOST_GROUPS);
+            let buckets = moved.add(MOST_GROUPS).cast();
+            let workspace = BucketWorkspace { extremes, sums, buckets, moved };
+            let emit = |rank: u32, best: u64| {
+                if rank + 1 == plan.rank {
+                    found.store(best);
+                }
+            };
+            threshold = if bucket_order::<K, GROUP_BITS>(survivors, plan.groups, plan.rank, workspace, emit) {
+                found.load()
+            } else {
+                block_sort(survivors, moved, plan.groups, plan.rank).add(plan.rank - 1).load()
+            };
+            threshold = threshold.min(ALL);
+        }
+        let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
+        let mut total;
+        if thread == 0 {
+            header.add(START_WORD).store(header.address());
+        }
+        thread::sync_threads();
+        loop {
+            // From an address that the compiler cannot know it does not compute the addresses of all steps before the
+            // loop, for which there are not enough registers.
+            let start = SharedPtr::from_address(header.add(START_WORD).load());
+            let Areas { header, survivors, ring, moved, buckets } = Areas::new(start, capacity);
+            part.ring = ring;
+            let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
+            part.filter(threshold, header, survivors, capacity);
+            let count = header.load();
+            total = count;
+            // Whether every key passes. The threshold itself would take two registers until the end of the sort.
+            let all = threshold == ALL;
+            let alone = blocks == 1;
+            if !alone || enough(count, wanted, capacity, all) {
+                if count <= capacity {
+                    let workspace = BucketWorkspace { extremes, sums, buckets, moved };
+                    let emit = |rank: u32, found: u64| {
+                        if alone {
+                            store_result::<K>(found, table.flip, out, slot(rank));
+                        } else {
+                            survivors.add(rank).store(found);
+                        }
+                    };
+                    if !bucket_order::<K, BUCKET_BITS>(survivors, count, wanted, workspace, emit) {
+                        let sorted = block_sort(survivors, moved, count, wanted);
+                        let elsewhere = sorted.address() != survivors.address();
+                        let mut place = thread;
+                        while place < count.min(wanted) {
+                            let found = sorted.add(place).load();
+                            if alone {
+                                store_result::<K>(found, table.flip, out, slot(place));
+                            } else if elsewhere {
+                                survivors.add(place).store(found);
+                            }
+                            place += threads;
+                        }
+                    }
+                }
+                if alone {
+                    break;
+                }
+                cluster::sync();
+                let of_peer = if lane < blocks { cluster::peer(header, lane).load() } else { 0 };
+                total = warp::butterfly_sum(of_peer);
+                if enough(total, wanted, capacity, all) {
+                    // Each list ends after the entries that can be results.
+                    let listed = of_peer.min(wanted);
+                    let end = warp::inclusive_sum(listed);
+                    let starts = header.add(STARTS_WORD);
+                    if warp == 0 && lane < blocks {
+                        starts.add(lane + 1).store(end);
+                        if lane == 0 {
+                            starts.store(0);
+                        }
+                    }
+                    // One warp or several read the list of a peer, or one reads several lists.
+                    let (together, mut of) = ((warps >> blocks_log).max(1), warp & (blocks - 1));
+                    while of < blocks {
+                        let start = warp::shuffle_idx(FULL_MASK, end - listed, of);
+                        let size = warp::shuffle_idx(FULL_MASK, listed, of);
+                        let list = cluster::peer(survivors, of);
+                        let step = 32 * together;
+                        let mut place = ((warp >> blocks_log) & (together - 1)) * 32 + lane;
+                        while place < size {
+                            let mut fetched = [0; FETCHED];
+                            unroll::<FETCHED>(|f| {
+                                let place = place + f as u32 * step;
+                                if place < size {
+                                    fetched[f] = list.add(place).load();
+                                }
+                            });
+                            unroll::<FETCHED>(|f| {
+                                let place = place + f as u32 * step;
+                                if place < size {
+                                    moved.add(start + place).store(fetched[f]);
+                                }
+                            });
+                            place += FETCHED as u32 * step;
+                        }
+                        of += warps;
+                    }
+                    // Behind this barrier no block reads from a peer.
+                    cluster::sync();
+                    let (start, own) = (starts.add(rank).load(), starts.add(rank + 1).load() - starts.add(rank).load());
+                    let list = moved.add(start);
+                    let mut place = thread;
+                    while place < own {
+                        buckets.add(place).store(place);
+                        place += threads;
+                    }
+                    thread::sync_threads();
+                    let mut task = thread;
+                    while task < own * (blocks - 1) {
+                        let ahead = task / own.max(1);
+                        let place = task - ahead * own;
+                        let peer = (rank + 1 + ahead) & (blocks - 1);
+                        let start = starts.add(peer).load();
+                        let size = starts.add(peer + 1).load() - start;
+                        let found = list.add(place).load();
+                        // Of equal entries, which only equal ids make, those of the first block come first.
+                        let others = before(moved.add(start), size, found, peer < rank);
+                        atomic::shared_add_u32(buckets.add(place), others);
+                        task += threads;
+                    }
+                    thread::sync_threads();
+                    let mut place = thread;
+                    while place < own {
+                        let rank = buckets.add(place).load();
+                        if rank < wanted {
+                            store_result::<K>(list.add(place).load(), table.flip, out, slot(rank));
+                        }
+                        place += threads;
+                    }
+                    break;
+                }
+            }
+            // All blocks have read the counts.
+            cluster::sync();
+            // A sort has overwritten the keys in the ring.
+            part.started = header.load() > capacity && part.stays();
+            let bins = survivors.cast::<u32>();
+            let mut counted = CountedPart { part: &mut part, sums: bins.add(BINS) };
+            threshold = row.exact_threshold_by(&mut counted, wanted, bins, header.add(1));
+        }
+        if rank == 0 {
+            let mut place = total.min(wanted) + thread;
+            while place < k {
+                store_result::<K>(EMPTY, table.flip, out, slot(place));
+                place += threads;
+            }
+        }
+    }
+}
