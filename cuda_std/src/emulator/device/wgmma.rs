@@ -133,7 +133,9 @@ unsafe fn start_halves(d: &mut [[f32; 4]], operands: (u32, u32, bool), site: Sit
     };
     let product = (Operation::StartF16, operands, site);
     // SAFETY: same contract.
-    unsafe { multiply(d, product, |of| of.of_halves.get_or_insert_default(), (&decode, &decode), |sum, a, b| *sum += a * b) }
+    unsafe {
+        multiply(d, product, |of| of.of_halves.get_or_insert_default(), (&decode, &decode), |sum, a, b| *sum += a * b)
+    }
 }
 
 /// # Safety

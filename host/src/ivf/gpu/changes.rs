@@ -307,7 +307,7 @@ impl Resident {
             operands: scratch.at(plan.operands),
             values: scratch.at(plan.values).take(count),
             bounds: parts.bounds,
-            factor: parts.factor,
+            code_bounds: parts.code_bounds,
         };
         // Straight into the memory from which the bus copies.
         let write = |some: Range<usize>, to: &mut [u8]| {

@@ -158,8 +158,8 @@ pub(crate) struct Measured<'a> {
     pub values: PtrMut<f32>,
     /// The bits of the greatest norm and residual of all rows of the image: two words.
     pub bounds: PtrMut<u32>,
-    /// The bits of the greatest factor of all rows of the image: one word.
-    pub factor: PtrMut<u32>,
+    /// The bits of the greatest factor of all rows of the image, and of the greatest norm of their codes: two words.
+    pub code_bounds: PtrMut<u32>,
 }
 
 impl Measured<'_> {
@@ -212,7 +212,7 @@ impl Measured<'_> {
     /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of
     /// operands.
     pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, factor, .. } = self;
+        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, code_bounds, .. } = self;
         let stored = &image.stored;
         match stored.measuring {
             Measuring::Operands(element) => {
@@ -250,7 +250,8 @@ impl Measured<'_> {
                     parts: stored.parts,
                     values,
                     bounds,
-                    greatest_factor: factor,
+                    greatest_factor: code_bounds.take(1),
+                    code_norm: code_bounds.skip(1),
                 };
                 // SAFETY: as the caller promises.
                 unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }

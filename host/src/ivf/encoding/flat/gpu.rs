@@ -46,7 +46,7 @@ impl StoredPlan for FlatPlan {
         Stored {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
-            operands: self.shape.operands,
+            operands: self.shape.operands.into(),
             row_bytes: self.shape.row_bytes() as u32,
             measuring,
             ..Stored::new(scan, RerankKernels::Stored(element.key()), memory.at(self.rows).into())
