@@ -122,7 +122,4 @@ byte_products! {
     mma_m16n8k32_s8, m16n8k32_s8;
     /// C += A · B with elements from 0 to 255 and exact sums, K = 32 (`mma.m16n8k32.s32.u8.u8.s32`).
     mma_m16n8k32_u8, m16n8k32_u8;
-    /// C += A · B with elements of A from -128 to 127, of B from 0 to 255, and exact sums, K = 32
-    /// (`mma.m16n8k32.s32.s8.u8.s32`).
-    mma_m16n8k32_s8_u8, m16n8k32_s8_u8;
 }

@@ -83,23 +83,6 @@ pub unsafe fn start_u8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedP
     unsafe { d.start_u8(a.address(), b.address(), add, Location::caller()) }
 }
 
-/// As [`start_f16`] for a chunk of bytes from -128 to 127 at `a` and of bytes from 0 to 255 at `b`, with exact sums that
-/// wrap around beyond 32 bits (4 × `wgmma.mma_async.m64nNk32.s32.s8.u8`).
-///
-/// # Safety
-/// As [`start_f16`].
-#[track_caller]
-#[inline(always)]
-pub unsafe fn start_s8_u8<F: Fragment + imp::wgmma::ByteSums>(
-    d: &mut F,
-    a: SharedPtr<u8>,
-    b: SharedPtr<u8>,
-    add: bool,
-) {
-    // SAFETY: same contract.
-    unsafe { d.start_s8_u8(a.address(), b.address(), add, Location::caller()) }
-}
-
 /// Waits for all products that this thread has started. `d` then holds their sums.
 ///
 /// # Safety

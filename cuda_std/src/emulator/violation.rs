@@ -33,11 +33,9 @@ pub enum Operation {
     MmaTf32,
     MmaS8,
     MmaU8,
-    MmaS8U8,
     StartF16,
     StartS8,
     StartU8,
-    StartS8U8,
     WaitForProducts,
     /// Waiting in a loop for what another thread stores.
     Spin,
@@ -64,11 +62,9 @@ impl Operation {
                 | Self::MmaTf32
                 | Self::MmaS8
                 | Self::MmaU8
-                | Self::MmaS8U8
                 | Self::StartF16
                 | Self::StartS8
                 | Self::StartU8
-                | Self::StartS8U8
                 | Self::WaitForProducts
         )
     }
@@ -101,11 +97,9 @@ impl Operation {
             Self::MmaTf32 => "mma_m16n8k8_tf32",
             Self::MmaS8 => "mma_m16n8k32_s8",
             Self::MmaU8 => "mma_m16n8k32_u8",
-            Self::MmaS8U8 => "mma_m16n8k32_s8_u8",
             Self::StartF16 => "wgmma::start_f16",
             Self::StartS8 => "wgmma::start_s8",
             Self::StartU8 => "wgmma::start_u8",
-            Self::StartS8U8 => "wgmma::start_s8_u8",
             Self::WaitForProducts => "wgmma::wait",
             Self::Spin => "a waiting loop",
         }

@@ -45,10 +45,6 @@ pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_s8_u8`.
-    unsafe fn start_s8_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
 }
 
 /// One product of 32 bytes of every row. `$flags` are the constants behind the predicate.
@@ -143,7 +139,6 @@ macro_rules! sums {
         impl ByteSums for [[i32; 4]; $tiles] {
             chunk!(start_s8, $bytes, ".s32.s8.s8", "", $j, $k);
             chunk!(start_u8, $bytes, ".s32.u8.u8", "", $j, $k);
-            chunk!(start_s8_u8, $bytes, ".s32.s8.u8", "", $j, $k);
         }
     };
 }

@@ -204,8 +204,8 @@ pub struct MeasureCodes {
     pub bounds: PtrMut<u32>,
     /// A word, which the launch raises to the bits of the greatest factor, +∞ if a row has no finite bounds.
     pub greatest_factor: PtrMut<u32>,
-    /// Codes of bytes only: a word, which the launch raises to the bits of the greatest norm of a row's codes minus 128,
-    /// times the row's factor for cosine.
+    /// Codes of bytes only: a word, which the launch raises to the bits of the greatest norm of a row's bytes, times
+    /// the row's factor for cosine.
     pub code_norm: PtrMut<u32>,
 }
 

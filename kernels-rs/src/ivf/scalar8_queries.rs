@@ -2,9 +2,9 @@
 //! of pairs of a query and a list.
 //!
 //! # Problem
-//! A code of one byte decodes to r = h + s·c (component by component), minus the centre: h depends on the list, the
-//! steps s on the index, and only the codes c on the row. Decoding rows to f16 operands costs the scan more than the
-//! product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and the codes are bytes already. So w becomes bytes, once for
+//! A row of codes decodes to r = h + s·c (component by component), minus the centre: h depends on the list, the steps s
+//! on the index, and only the signed bytes c = code − 128 on the row. Decoding rows to f16 operands costs the scan more than the
+//! product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for
 //! each query, and tensor cores multiply them with the codes, exactly.
 //!
 //! # Algorithm
@@ -12,8 +12,8 @@
 //! v = x − centre (squared L2) or x (inner product, and cosine, whose queries are normalised before)
 //! t = greatest |vᵢ·sᵢ| / 32512
 //! nᵢ = vᵢ·sᵢ / t as a whole number, within ±32512;   nᵢ = 256·highᵢ + lowᵢ,  highᵢ in −127 .. 127, lowᵢ in −128 .. 127
-//! eᵢ = vᵢ·sᵢ − t·nᵢ,  factor = −f·t,  summand = −f·128·Σ eᵢ      // f = 2 (squared L2) or 1
-//! for each pair of a query and a list: term = −f·⟨v, h⟩ + summand
+//! eᵢ = vᵢ·sᵢ − t·nᵢ,  factor = −f·t      // f = 2 (squared L2) or 1
+//! for each pair of a query and a list: term = −f·⟨v, h⟩
 //! score = value of the row + (term + factor · (256·Σ highᵢcᵢ + Σ lowᵢcᵢ))      // cosine: times the row's factor
 //! error = bound of |score + shift − distance| for every row
 //! ```
@@ -23,21 +23,21 @@
 //! [`crate::ivf::code_bounds`] measured the greatest norm (the residual). Then
 //!
 //! ```text
-//! ⟨v, r⟩ = ⟨v, h⟩ + t·Σ nᵢcᵢ + 128·Σ eᵢ + Σ eᵢ(cᵢ − 128) + ⟨v, δ⟩
+//! ⟨v, r⟩ = ⟨v, h⟩ + t·Σ nᵢcᵢ + Σ eᵢcᵢ + ⟨v, δ⟩
 //! ```
 //!
-//! and the score has the first three summands. The other two are at most ‖e‖·‖c − 128‖ and ‖v‖·‖δ‖ (Cauchy and
-//! Schwarz). ‖e‖ is measured here, in f64, and the greatest ‖c − 128‖ with the rows. To these come roundings:
+//! and the score has the first two summands. The other two are at most ‖e‖·‖c‖ and ‖v‖·‖δ‖ (Cauchy and Schwarz). ‖e‖
+//! is measured here, in f64, and the greatest ‖c‖ with the rows. To these come roundings:
 //!
 //! - ⟨v, h⟩ is summed in f32, with at most stride/32 + 9 roundings in a row and one for each vᵢ: less than
 //!   γ‖v‖‖h‖, γ = (stride/32 + 16)·2⁻²³. The factor of two in γ covers terms of second order up to 2²¹ components.
 //! - The sums of bytes are exact up to [`MOST_COMPONENTS`]; otherwise the bound is infinite. With A = Σ(256|highᵢ| +
-//!   |lowᵢ|), both sums together are at most 255·A. Their conversions, and the operations that make a score of them,
-//!   round six times by 2⁻²⁴ of f·(255·t·A + 128·|Σ eᵢ|) at most. 2⁻²⁰ of it covers this.
+//!   |lowᵢ|), both sums together are at most 128·A. Their conversions, and the operations that make a score of them,
+//!   round six times by 2⁻²⁴ of f·128·t·A at most. 2⁻²⁰ of it covers this.
 //! - ‖v‖², ‖r‖², the term, the score and the canonical distance: as in [`crate::product::bounds`], whose 2⁻²⁰(‖v‖² +
 //!   ‖r‖²) has room for the two roundings more of ⟨v, h⟩. The norm of the rows is therefore at least ‖h‖.
 //!
-//! Cosine divides by ‖r‖: the norms and residuals of the rows are divided by it, so is ‖c − 128‖, row by row, and what
+//! Cosine divides by ‖r‖: the norms and residuals of the rows are divided by it, so is ‖c‖, row by row, and what
 //! remains is multiplied by the greatest factor 1/‖r‖.
 //!
 //! *Range.* t is at least [`LEAST_SCALE`], so it is a normal number, and what it cannot represent is part of e. If a
@@ -53,7 +53,7 @@
 //! of f16 operands of the same queries takes, at half the time for each.
 //!
 //! # Cost
-//! For n queries, p probes: n·(4 + 2)·d bytes and n·p·4·d bytes from cache for the terms. Floor of the scan on an H200
+//! For n queries and p probes: n·(4 + 2)·d bytes and n·p·4·d bytes from cache for the terms. Floor of the scan on an H200
 //! (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each score, and 4 bytes
 //! for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸ scores are 0.07 ms of
 //! operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2 ms) for f16 copies.
@@ -75,7 +75,7 @@ use crate::product::metric::Metric;
 const WARPS_PER_BLOCK: u32 = 4;
 /// The greatest number of two planes: 127 · 256.
 const MOST: i32 = 127 << 8;
-/// Largest number of components whose sums of bytes stay in 32 bits: 128 · 255 · 2^16 < 2^31.
+/// Largest number of components whose sums of bytes stay in 32 bits: 128 · 128 · 2^16 < 2^31.
 pub const MOST_COMPONENTS: u32 = 1 << 16;
 /// The least t (module documentation): 2^-120.
 pub const LEAST_SCALE: f32 = f32::from_bits((127 - 120) << 23);
@@ -89,7 +89,7 @@ fn product_sign(metric: Metric) -> f32 {
     }
 }
 
-/// Writes planes, factor, summand, error and shift of each query; see the module documentation.
+/// Writes planes, factor, error and shift of each query; see the module documentation.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
@@ -99,7 +99,7 @@ pub struct PrepareScalar8Queries {
     pub rows: Ptr<f32>,
     /// Number of queries.
     pub count: u32,
-    /// The codes of the index: `code_bytes` bytes are the length of a plane, a multiple of 16.
+    /// The codes of the index. A plane has `code_bytes` bytes, a multiple of 16.
     #[group]
     pub stored: StoredRows,
     /// The components that are subtracted from each query, padded as the queries; absent: no centre.
@@ -109,14 +109,12 @@ pub struct PrepareScalar8Queries {
     /// 1 if distances from the rows are cosines, and the metric of the scores is inner product.
     pub cosines: u32,
     /// Six numbers: the greatest norm and residual of the rows, two others, the greatest factor of a row, and the
-    /// greatest norm of codes ([`crate::ivf::code_bounds::MeasureCodes`]).
+    /// greatest norm of bytes ([`crate::ivf::code_bounds::MeasureCodes`]).
     pub base_bounds: Ptr<f32>,
     /// The high plane and then the low plane of each query, zero padded.
     pub planes: PtrMut<u8>,
     /// The factor of each query.
     pub factors: PtrMut<f32>,
-    /// The summand of each query in the terms of its pairs.
-    pub summands: PtrMut<f32>,
     /// The error bound of each query.
     pub errors: PtrMut<f32>,
     /// The shift of each query.
@@ -145,7 +143,7 @@ fn planes_of(value: f64) -> (i32, i32) {
 #[inline(always)]
 unsafe fn prepare(launch: PrepareScalar8Queries) {
     let PrepareScalar8Queries { rows, count, stored, centre, metric, cosines, base_bounds, planes, .. } = launch;
-    let PrepareScalar8Queries { factors, summands, errors, shifts, .. } = launch;
+    let PrepareScalar8Queries { factors, errors, shifts, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -172,7 +170,7 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
 
         let plane = stored.code_bytes as usize;
         let to = planes.wrapping_add(2 * at * plane);
-        let (mut own, mut lost, mut sum, mut size) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+        let (mut own, mut lost, mut size) = (0.0f64, 0.0f64, 0.0f64);
         let mut quad = lane;
         while quad < stored.code_bytes / 4 {
             let (mut high, mut low) = (0u32, 0u32);
@@ -187,7 +185,6 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
                     low |= (l as u32 & 0xff) << (8 * e);
                     own += v * v;
                     lost += e64 * e64;
-                    sum += e64;
                     size += (256 * h.abs() + l.abs()) as f64;
                 });
             }
@@ -195,8 +192,7 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
             global::store(to.wrapping_add(plane + 4 * quad as usize).cast::<u32>(), low);
             quad += 32;
         }
-        let (own, lost) = (butterfly_sum(own), butterfly_sum(lost));
-        let (sum, size) = (butterfly_sum(sum), butterfly_sum(size));
+        let (own, lost, size) = (butterfly_sum(own), butterfly_sum(lost), butterfly_sum(size));
         if lane == 0 {
             let sign = product_sign(metric);
             let Bounds { norm, residual } = Bounds::of_squares(own, lost);
@@ -205,7 +201,7 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
             let greatest_factor = if cosines == 0 { 1.0 } else { bound(4) };
             let gamma = (stride / 32 + 16) as f32 * (1.0 / 8_388_608.0);
             let of_vectors = QueryTerms::with_gamma(metric, gamma, Bounds { norm, residual: 0.0 }).error(metric, y);
-            let sizes = round_up(255.0 * t64 * size + 128.0 * sum.abs()) * greatest_factor;
+            let sizes = round_up(128.0 * t64 * size) * greatest_factor;
             let of_products = -sign * (residual * code_norm + QueryTerms::UNIT * sizes);
             // The distances of a zero query are 0, as its scores are.
             let of_length = if cosines == 0 || own == 0.0 { 0.0 } else { round_up((math::sqrt_f64(own) - 1.0).abs()) };
@@ -213,7 +209,6 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
             let is_proved = in_range && stride <= MOST_COMPONENTS && error < f32::INFINITY;
             global::store(errors.wrapping_add(at), if is_proved { error } else { f32::INFINITY });
             global::store(factors.wrapping_add(at), sign * t);
-            global::store(summands.wrapping_add(at), (sign as f64 * 128.0 * sum) as f32);
             global::store(shifts.wrapping_add(at), metric.value(own));
         }
     }
@@ -235,8 +230,6 @@ pub struct PairTerms {
     pub centre: Option<Ptr<f32>>,
     /// The metric of the scores: squared L2 or inner product.
     pub metric: Metric,
-    /// The summand of each query.
-    pub summands: Ptr<f32>,
     /// `probes` lists for each query, `NO_ROW` for none.
     pub probed_lists: Ptr<u32>,
     /// Number of queries · `probes`.
@@ -268,7 +261,7 @@ impl PairTerms {
 /// As [`PairTerms`].
 #[inline(always)]
 unsafe fn terms(launch: PairTerms) {
-    let PairTerms { rows, stored, centre, metric, summands, probed_lists, pair_count, probes, .. } = launch;
+    let PairTerms { rows, stored, centre, metric, probed_lists, pair_count, probes, .. } = launch;
     let PairTerms { first_probe, end_probe, lengths, slots, first_pairs, terms, .. } = launch;
     let pair = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if pair >= pair_count {
@@ -307,8 +300,7 @@ unsafe fn terms(launch: PairTerms) {
                 }
                 None => pair,
             };
-            let summand = global::load_nc(summands.wrapping_add(query as usize));
-            global::store(terms.wrapping_add(place as usize), product_sign(metric) * sum + summand);
+            global::store(terms.wrapping_add(place as usize), product_sign(metric) * sum);
         }
     }
 }

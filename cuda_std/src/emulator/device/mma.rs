@@ -150,27 +150,17 @@ fn decode_tf32(product: &mut Product<f32, 8>, fragments: &[[u32; WIDE]; LANES]) 
     }
 }
 
-/// The value of a byte from -128 to 127.
-fn signed(byte: u8) -> i32 {
-    i32::from(byte as i8)
-}
-
-/// Decodes fragments of bytes, by a function for each side.
+/// Decodes fragments of bytes.
 #[inline(never)]
-fn decode_8(
-    product: &mut Product<i32, 32>,
-    fragments: &[[u32; WIDE]; LANES],
-    of_a: impl Fn(u8) -> i32,
-    of_b: impl Fn(u8) -> i32,
-) {
+fn decode_8(product: &mut Product<i32, 32>, fragments: &[[u32; WIDE]; LANES], value: impl Fn(u8) -> i32) {
     for (lane, words) in fragments.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
         for (register, word) in words[..6].iter().enumerate() {
             for (byte, bits) in word.to_le_bytes().into_iter().enumerate() {
                 let k = 4 * member + byte;
                 match register {
-                    0..4 => product.a[group + register % 2 * 8][k + register / 2 * 16] = of_a(bits),
-                    _ => product.b[group][k + (register - 4) * 16] = of_b(bits),
+                    0..4 => product.a[group + register % 2 * 8][k + register / 2 * 16] = value(bits),
+                    _ => product.b[group][k + (register - 4) * 16] = value(bits),
                 }
             }
         }
@@ -213,7 +203,7 @@ fn sum_bytes(c: &mut i32, a: &[i32; 32], b: &[i32; 32]) {
 /// As `mma::mma_m16n8k32_s8`.
 #[inline(always)]
 pub unsafe fn m16n8k32_s8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
-    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, signed, signed);
+    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, |bits| i32::from(bits as i8));
     // SAFETY: same contract.
     unsafe { multiply(Operation::MmaS8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
 }
@@ -222,16 +212,7 @@ pub unsafe fn m16n8k32_s8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Sit
 /// As `mma::mma_m16n8k32_u8`.
 #[inline(always)]
 pub unsafe fn m16n8k32_u8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
-    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, i32::from, i32::from);
+    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, i32::from);
     // SAFETY: same contract.
     unsafe { multiply(Operation::MmaU8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
-}
-
-/// # Safety
-/// As `mma::mma_m16n8k32_s8_u8`.
-#[inline(always)]
-pub unsafe fn m16n8k32_s8_u8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
-    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, signed, i32::from);
-    // SAFETY: same contract.
-    unsafe { multiply(Operation::MmaS8U8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
 }

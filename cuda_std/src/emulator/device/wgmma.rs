@@ -92,35 +92,20 @@ pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
-
-    /// # Safety
-    /// As `wgmma::start_s8_u8`.
-    unsafe fn start_s8_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
 }
 
 impl<const TILES: usize> ByteSums for [[i32; 4]; TILES] {
     #[inline(always)]
     unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
-        unsafe { start_bytes(self, Operation::StartS8, (a, b, add), (signed, signed), site) }
+        unsafe { start_bytes(self, Operation::StartS8, (a, b, add), |byte| i32::from(byte as i8), site) }
     }
 
     #[inline(always)]
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
-        unsafe { start_bytes(self, Operation::StartU8, (a, b, add), (i32::from, i32::from), site) }
+        unsafe { start_bytes(self, Operation::StartU8, (a, b, add), i32::from, site) }
     }
-
-    #[inline(always)]
-    unsafe fn start_s8_u8(&mut self, a: u32, b: u32, add: bool, site: Site) {
-        // SAFETY: same contract.
-        unsafe { start_bytes(self, Operation::StartS8U8, (a, b, add), (signed, i32::from), site) }
-    }
-}
-
-/// The value of a byte from -128 to 127.
-fn signed(byte: u8) -> i32 {
-    i32::from(byte as i8)
 }
 
 /// # Safety
@@ -133,9 +118,7 @@ unsafe fn start_halves(d: &mut [[f32; 4]], operands: (u32, u32, bool), site: Sit
     };
     let product = (Operation::StartF16, operands, site);
     // SAFETY: same contract.
-    unsafe {
-        multiply(d, product, |of| of.of_halves.get_or_insert_default(), (&decode, &decode), |sum, a, b| *sum += a * b)
-    }
+    unsafe { multiply(d, product, |of| of.of_halves.get_or_insert_default(), &decode, |sum, a, b| *sum += a * b) }
 }
 
 /// # Safety
@@ -145,14 +128,13 @@ unsafe fn start_bytes(
     d: &mut [[i32; 4]],
     operation: Operation,
     operands: (u32, u32, bool),
-    (of_a, of_b): (impl Fn(u8) -> i32, impl Fn(u8) -> i32),
+    value: impl Fn(u8) -> i32,
     site: Site,
 ) {
-    let decode_a = |from: &[u8; 16], to: &mut [i32]| to.iter_mut().zip(from).for_each(|(to, &byte)| *to = of_a(byte));
-    let decode_b = |from: &[u8; 16], to: &mut [i32]| to.iter_mut().zip(from).for_each(|(to, &byte)| *to = of_b(byte));
+    let decode = |from: &[u8; 16], to: &mut [i32]| to.iter_mut().zip(from).for_each(|(to, &byte)| *to = value(byte));
     let (product, sum) = ((operation, operands, site), |sum: &mut i32, a, b| *sum = sum.wrapping_add(a * b));
     // SAFETY: same contract.
-    unsafe { multiply(d, product, |of| of.of_bytes.get_or_insert_default(), (&decode_a, &decode_b), sum) }
+    unsafe { multiply(d, product, |of| of.of_bytes.get_or_insert_default(), &decode, sum) }
 }
 
 /// The product of the chunks at two addresses, added to `d` or in its place.
@@ -164,7 +146,7 @@ unsafe fn multiply<N: Default + Copy, const K: usize>(
     d: &mut [[N; 4]],
     (operation, (a, b, add), site): (Operation, (u32, u32, bool), Site),
     of_warp: impl FnOnce(&mut GroupProducts) -> &mut Box<Chunks<N, K>>,
-    (decode_a, decode_b): (&impl Fn(&[u8; 16], &mut [N]), &impl Fn(&[u8; 16], &mut [N])),
+    decode: &impl Fn(&[u8; 16], &mut [N]),
     sum: impl Fn(&mut N, N, N),
 ) {
     let lane = current();
@@ -191,8 +173,8 @@ unsafe fn multiply<N: Default + Copy, const K: usize>(
         if chunks.pass != pass {
             chunks.pass = pass;
             let (own, all) = ((*block).shared.place(own_rows), (*block).shared.place(b));
-            (0..).zip(&mut chunks.a).for_each(|(row, to)| decode_row(own, row, to, decode_a));
-            (0..columns).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to, decode_b));
+            (0..).zip(&mut chunks.a).for_each(|(row, to)| decode_row(own, row, to, decode));
+            (0..columns).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to, decode));
         }
         let number = (*lane).lane as usize;
         let (row, column) = (number / 4, number % 4 * 2);

@@ -193,8 +193,8 @@ pub(super) struct SearchPlan {
     pub row_starts: Reserved<u64>,
     pub grouped: Reserved<U32x4>,
     pub items: Reserved<U32x4>,
-    /// The summand of each query in the terms of its pairs, and the terms, for [`ScanOperands::Codes`].
-    pub terms: Option<(Reserved<f32>, Reserved<f32>)>,
+    /// The terms of the pairs, for [`ScanOperands::Codes`].
+    pub terms: Option<Reserved<f32>>,
     pub scores: Reserved<f32>,
     /// The scan by lookup tables, and the error bound of each query in this scan.
     pub tables: Option<(TablePlan, Reserved<f32>)>,
@@ -284,8 +284,7 @@ impl SearchPlan {
             row_starts: layout.array(queries + 1),
             grouped: layout.array(pair_count),
             items: layout.array(resident.most_items(search_shape)),
-            terms: (image.stored.operands == ScanOperands::Codes)
-                .then(|| (layout.array(queries), layout.array(pair_count))),
+            terms: (image.stored.operands == ScanOperands::Codes).then(|| layout.array(pair_count)),
             scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {

@@ -444,7 +444,6 @@ impl Search<'_> {
     /// As [`Self::probe`].
     unsafe fn prepare_planes(&self, of: &Range<u32>) -> Result<()> {
         let (plan, image, to) = (self.plan, &self.resident.image, self.plan.operands);
-        let Some((summands, _)) = plan.terms else { return Ok(()) };
         let launch = PrepareScalar8Queries {
             rows: part(self.at(plan.queries), of, image.stride() as usize).into(),
             count: of.len() as u32,
@@ -455,7 +454,6 @@ impl Search<'_> {
             base_bounds: image.bounds,
             planes: part(self.at(to.queries), of, image.stored.row_bytes as usize).as_bytes(),
             factors: part(self.at(to.factors), of, 1),
-            summands: part(self.at(summands), of, 1),
             errors: part(self.at(to.errors), of, 1),
             shifts: part(self.at(to.shifts), of, 1),
         };
@@ -577,13 +575,12 @@ impl Search<'_> {
     /// As [`Self::group`], whose other kernels precede this in the stream.
     unsafe fn pair_terms(&self, of: &Range<u32>, grouped: bool) -> Result<()> {
         let (plan, image) = (self.plan, &self.resident.image);
-        let Some((summands, terms)) = plan.terms else { return Ok(()) };
+        let Some(terms) = plan.terms else { return Ok(()) };
         let launch = PairTerms {
             rows: self.at(plan.queries).into(),
             stored: image.stored_rows(),
             centre: image.centre,
             metric: image.operand_metric(),
-            summands: self.at(summands).into(),
             probed_lists: self.at(plan.probed_lists).into(),
             pair_count: plan.search_shape.queries * plan.search_shape.probes,
             probes: plan.search_shape.probes,
@@ -637,7 +634,7 @@ impl Search<'_> {
             item_count: self.at(plan.item_count).into(),
             item_rows: Resident::item_rows(search_shape),
             grouped: self.at(plan.grouped).into(),
-            terms: plan.terms.map_or(Ptr::empty(), |(_, terms)| self.at(terms).into()),
+            terms: plan.terms.map_or(Ptr::empty(), |terms| self.at(terms).into()),
             list_starts: image.starts,
             lengths: image.lengths,
             values: image.values,

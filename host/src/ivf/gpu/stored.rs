@@ -58,8 +58,20 @@ pub(crate) enum ScanOperands {
     Halves,
     /// Vectors of bytes and queries, as stored.
     Bytes(ByteKey),
-    /// Codes of bytes as stored, and queries as two planes of bytes (`warpann_kernels::ivf::scalar8_queries`).
+    /// Codes of bytes minus 128, as signed bytes, and queries as two planes of bytes
+    /// (`warpann_kernels::ivf::scalar8_queries`).
     Codes,
+}
+
+impl ScanOperands {
+    /// The bits that differ between a byte of a code and of a row on the device.
+    pub fn flips(self) -> u8 {
+        match self {
+            ScanOperands::Halves | ScanOperands::Bytes(_) => 0,
+            // As a signed byte, this is the code minus 128.
+            ScanOperands::Codes => 0x80,
+        }
+    }
 }
 
 impl From<Operands> for ScanOperands {

@@ -104,11 +104,12 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the codes of all rows, each to the start of `place` bytes. The remaining bytes become zero.
+    /// Copies the codes of all rows, each to the start of `place` bytes, with the bits of `flips` flipped in every byte.
+    /// The remaining bytes become zero. The vectors of [`Held`] are copied as they are.
     ///
     /// # Safety
     /// `to` is memory of the device, with room for all rows of the storage.
-    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize) -> Result<()> {
+    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize, flips: u8) -> Result<()> {
         if let Some(held) = self.held {
             // Padding has no rank, and repeats the last vector of all.
             // SAFETY: as the caller promises; each rank is that of a held vector, `place` bytes each.
@@ -118,7 +119,7 @@ impl Source<'_> {
         // SAFETY: as the caller promises.
         unsafe {
             self.storage.copy_to_device(self.on, to, place, |list, places, to| {
-                fill_rows(codes(list), places.start, place, to);
+                fill_rows(codes(list), places.start, place, flips, to);
             })
         }
     }

@@ -95,7 +95,7 @@ pub(crate) struct Held {
     pub values: [f64; 4],
     /// At least the size of each component, and of the part of it that is multiplied apart.
     pub sizes: [f64; 4],
-    /// Codes of bytes: Σ (code − 128)² of the components. Otherwise 0.
+    /// Codes of bytes: the sum of the squares of the bytes. Otherwise 0.
     pub code_squares: f64,
 }
 

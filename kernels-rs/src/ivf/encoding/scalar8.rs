@@ -4,11 +4,12 @@
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
 //!
-//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows of codes are padded to a multiple of
-//! sixteen bytes.
+//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows hold code − 128 as signed bytes, padded
+//! to a multiple of sixteen bytes: tensor cores multiply signed bytes with signed bytes, and centred codes have smaller
+//! errors.
 //!
 //! # Operands
-//! The codes themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
+//! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
 //! reads one byte for each component and decodes nothing, and the index keeps nothing but the codes.
 
 use cuda_std::{global, unroll};
@@ -21,8 +22,8 @@ use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{Residence, ScanKey, ScanLists, Tile, scan, scan_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
-use crate::product::element::{self, Element};
-use crate::product::instruction::{I8ByU8, Instruction, MmaSync, Wgmma};
+use crate::product::element::{self, Element, I8};
+use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of codes of one byte.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -31,25 +32,25 @@ pub const SCAN: RowScan = RowScan { kernel: scan_bytes, append_queries: 64, tabl
 scan_kernels! {
     fn scan_bytes(key: ScanKey) {
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
-            scan_scalar8_64 = scan::<Codes, MmaSync<2, 4, 4, I8ByU8>, 4, 4, 64, true, false>,
+            scan_scalar8_64 = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
-            scan_scalar8_64_streamed = scan::<Codes, MmaSync<2, 4, 4, I8ByU8>, 4, 4, 64, false, false>,
+            scan_scalar8_64_streamed = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_scalar8_16 = scan::<Codes, MmaSync<2, 1, 4, I8ByU8>, 1, 4, 16, true, false>,
+            scan_scalar8_16 = scan::<Codes, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_scalar8_16_streamed = scan::<Codes, MmaSync<2, 1, 4, I8ByU8>, 1, 4, 16, false, false>,
+            scan_scalar8_16_streamed = scan::<Codes, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_scalar8(min_blocks = 1) = scan::<Codes, MmaSync<2, 4, 4, I8ByU8>, 4, 4, 64, true, true>,
+            append_scalar8(min_blocks = 1) = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
-            append_scalar8_streamed = scan::<Codes, MmaSync<2, 4, 4, I8ByU8>, 4, 4, 64, false, true>,
+            append_scalar8_streamed = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
-            scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8ByU8>, 1, 16, 64, true, false>,
+            scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, true, false>,
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
-            scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8ByU8>, 1, 16, 64, false, false>,
+            scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_scalar8_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8ByU8>, 1, 16, 64, true, true>,
+            append_scalar8_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8ByU8>, 1, 16, 64, false, true>,
+            append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
 
@@ -87,8 +88,8 @@ pub(crate) struct Scalar8 {
 }
 
 impl Scalar8 {
-    /// The least decoded values of components 4·`quad` .. of a list, minus the centre. The scan takes them for exact
-    /// numbers; what the roundings here lose is part of the residual that [`crate::ivf::code_bounds`] measures.
+    /// The decoded values of code 128 for components 4·`quad` .. of a list, minus the centre. The scan takes them for
+    /// exact numbers; what the roundings here lose is part of the residual that [`crate::ivf::code_bounds`] measures.
     ///
     /// # Safety
     /// The list exists, and the quad is inside the stride.
@@ -100,8 +101,9 @@ impl Scalar8 {
         unsafe {
             let least = element::F32::load4(*codebooks, quad);
             let centroid = element::F32::load4(centroids.wrapping_add(list as usize * self.stride as usize + at), 0);
+            let step = self.step4(quad);
             let mut offset = [0.0; 4];
-            unroll::<4>(|e| offset[e] = (centroid[e] + least[e]) - centre[e]);
+            unroll::<4>(|e| offset[e] = (centroid[e] + (least[e] + 128.0 * step[e])) - centre[e]);
             offset
         }
     }
@@ -133,7 +135,7 @@ impl Decode for Scalar8 {
         // SAFETY: the quad is inside the row, whose bytes are a multiple of sixteen, and inside the stride.
         unsafe {
             let codes = rows.wrapping_add(row as usize * code_bytes as usize + at);
-            let codes = global::load_nc(codes.cast::<u32>());
+            let codes = global::load_nc(codes.cast::<u32>()) ^ 0x8080_8080;
             let four = |from: *const f32| global::load_nc(from.cast::<global::F32x4>()).0;
             let least = four(codebooks.wrapping_add(at));
             let step = four(codebooks.wrapping_add(stride as usize + at));
@@ -162,14 +164,14 @@ impl Operand4 for Scalar8 {
         let StoredRows { rows, code_bytes, .. } = self.rows;
         // SAFETY: as the caller promises; rows are multiples of sixteen bytes.
         unsafe {
-            let codes = element::U8::load4(rows.wrapping_add(row as usize * code_bytes as usize), quad);
+            let codes = I8::load4(rows.wrapping_add(row as usize * code_bytes as usize).cast(), quad);
             let (offset, step) = (self.offset4(list, quad, from.centre), self.step4(quad));
             let mut held = Held { values: [0.0; 4], sizes: [0.0; 4], code_squares: 0.0 };
             unroll::<4>(|e| {
                 let (code, offset) = (codes[e] as f64, offset[e] as f64);
                 held.values[e] = offset + code * step[e] as f64;
                 held.sizes[e] = held.values[e].abs().max(offset.abs());
-                held.code_squares += (code - 128.0) * (code - 128.0);
+                held.code_squares += code * code;
             });
             held
         }

@@ -78,10 +78,6 @@ pub trait Operand: Copy {
     unsafe fn multiply(sums: &mut [Self::Sum; 4], rows: &[u32; 4], columns: [u32; 2]);
 }
 
-/// Signed bytes in the rows of the block, and unsigned bytes in the rows of a tile.
-#[derive(Clone, Copy)]
-pub struct I8ByU8;
-
 macro_rules! operands {
     ($($name:ident: $sum:ty, $zero:literal, $mma:ident;)*) => {$(
         impl Operand for $name {
@@ -101,7 +97,6 @@ operands! {
     F16: f32, 0.0, mma_m16n8k16_f16;
     U8: i32, 0, mma_m16n8k32_u8;
     I8: i32, 0, mma_m16n8k32_s8;
-    I8ByU8: i32, 0, mma_m16n8k32_s8_u8;
 }
 
 /// A lane's share of the products of a tile: `[i][j]` has rows [`TileProduct::row`] (i, 0) and (i, 1), each at columns

@@ -1,4 +1,5 @@
-//! Codes of one byte for each component, on a device: codes and ranges. Codes are the operands of the list scan.
+//! Codes of one byte for each component, on a device: codes and ranges. The codes minus 128, as signed bytes, are the
+//! operands of the list scan.
 
 use warpann_kernels::ivf::encoding::scalar8;
 
@@ -64,7 +65,7 @@ impl StoredPlan for Scalar8Plan<'_> {
         tables[self.stride..][..steps.len()].copy_from_slice(steps);
         // SAFETY: as the caller promises; the plan reserved every part.
         unsafe {
-            source.copy_codes(memory.at(self.codes), self.row_bytes)?;
+            source.copy_codes(memory.at(self.codes), self.row_bytes, ScanOperands::Codes.flips())?;
             runtime.copy_to_device(stream, memory.at(self.tables), &tables)?;
             source.copy_row_lists(memory.at(self.row_lists))
         }
