@@ -2,10 +2,10 @@
 //! of pairs of a query and a list.
 //!
 //! # Problem
-//! A row of codes decodes to r = h + s·c (component by component), minus the centre: h depends on the list, the steps s
-//! on the index, and only the signed bytes c = code − 128 on the row. Decoding rows to f16 operands costs the scan more than the
-//! product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for
-//! each query, and tensor cores multiply them with the codes, exactly.
+//! Minus the centre, a row of codes decodes to r = h + s·c, component by component. h depends on the list, the steps s
+//! on the index, and only the signed bytes c = code − 128 on the row. Decoding rows to f16 operands costs the scan more
+//! than the product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for each
+//! query, and tensor cores multiply them with the codes, exactly.
 //!
 //! # Algorithm
 //! ```text
@@ -40,24 +40,32 @@
 //! Cosine divides by ‖r‖: the norms and residuals of the rows are divided by it, so is ‖c‖, row by row, and what
 //! remains is multiplied by the greatest factor 1/‖r‖.
 //!
-//! *Range.* t is at least [`LEAST_SCALE`], so it is a normal number, and what it cannot represent is part of e. If a
-//! component of w or a norm is 2⁶² or more, the bound is infinite: then all rows are candidates, and no result gets a
-//! certificate by scores.
+//! *Range.* t is at least [`LEAST_SCALE`], so it is a normal number, and what it cannot represent is part of e. The
+//! bound is infinite if a component of w is infinite, or a norm is 2⁶² or more ([`crate::product::bounds`], *Overflow*):
+//! then no result gets a certificate by scores, and the query is compared exactly with all rows of its lists. With
+//! smaller norms all scores are finite. The numbers that are added up are integers, up to the last two operations, whose
+//! results are ⟨v, s·c⟩ and ⟨v, r⟩ up to the bound.
 //!
 //! # Two planes
-//! With one plane of bytes (t = greatest / 127) a query needs far more candidates. SIFT of photographs (200,000 × 128,
-//! 256 lists, 32 probes, 400 queries; CPU, 2026-11-29): the bound is 3,400, the greatest error 710, and distances of
-//! the 10th and 100th neighbour are 75,000 and 97,000. Beyond k, 6 candidates are needed in the median and 32 for 99 of
-//! 100 queries (k = 10), or 35 and 93 (k = 100); 8 and 12 are selected. With two planes the bound is 256 times smaller.
-//! Both planes of a query are rows of one tile, so the codes are read once. The product has as many operations as that
-//! of f16 operands of the same queries takes, at half the time for each.
+//! With one plane of bytes (t = greatest / 127) a query needs far more candidates than are selected. SIFT of photographs
+//! (200,000 × 128, 256 lists, 32 probes; CPU, 2026-11-29), where the squared distances of the 10th and 100th neighbour
+//! are 75,000 and 97,000 in the mean:
+//!
+//! | planes | bound | greatest error | candidates needed beyond k, median and 99 of 100 queries: k = 10 | k = 100 |
+//! |---|---|---|---|---|
+//! | one | 3,370 | 714 | 6, 32 | 35, 93 |
+//! | two | 13 | 3 | 1, 2 | 1, 2 |
+//! | selected | | | 8 | 12 |
+//!
+//! Both planes of a query are rows of one tile, so the codes are read once. The product takes twice the operations of
+//! f16 operands, at half the time for each.
 //!
 //! # Cost
-//! For n queries and p probes: n·(4 + 2)·d bytes and n·p·4·d bytes from cache for the terms. Floor of the scan on an H200
-//! (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each score, and 4 bytes
-//! for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸ scores are 0.07 ms of
-//! operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2 ms) for f16 copies.
-//! Prediction: as fast as the scan of whole vectors in f16, or up to a tenth faster; 0.05 ms for the terms of pairs.
+//! For n queries and p probes: 6·n·d bytes for the planes, and 8·n·p·d bytes from cache for the terms. Floor of the scan
+//! on an H200 (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each score, and
+//! 4 bytes for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸ scores are 0.07
+//! ms of operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2 ms) of f16
+//! copies. Prediction: as fast as whole vectors in f16, or up to a tenth faster. The terms of pairs take 0.05 ms of it.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
@@ -67,7 +75,7 @@ use crate::NO_ROW;
 use crate::ivf::code_bounds::centre4;
 use crate::ivf::encoding::scalar8::Scalar8;
 use crate::ivf::encoding::{Decode, StoredRows};
-use crate::product::bounds::{Bounds, FARTHEST, QueryTerms, round_up};
+use crate::product::bounds::{Bounds, QueryTerms, round_up};
 use crate::product::element::{Element, F32};
 use crate::product::metric::Metric;
 
@@ -164,7 +172,7 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
         }
         // Floats that are not negative have the order of their bits.
         let greatest = f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits()));
-        let in_range = greatest < FARTHEST;
+        let in_range = greatest < f32::INFINITY;
         let t = if in_range { math::max_f32(greatest * (1.0 / MOST as f32), LEAST_SCALE) } else { 1.0 };
         let (up, t64) = (1.0 / t as f64, t as f64);
 
@@ -195,7 +203,7 @@ unsafe fn prepare(launch: PrepareScalar8Queries) {
         let (own, lost, size) = (butterfly_sum(own), butterfly_sum(lost), butterfly_sum(size));
         if lane == 0 {
             let sign = product_sign(metric);
-            let Bounds { norm, residual } = Bounds::of_squares(own, lost);
+            let (Bounds { norm, .. }, residual) = (Bounds::of_squares(own, 0.0), round_up(math::sqrt_f64(lost)));
             let bound = |i: usize| global::load_nc(base_bounds.wrapping_add(i));
             let (y, code_norm) = (Bounds { norm: bound(0), residual: bound(1) }, bound(5));
             let greatest_factor = if cosines == 0 { 1.0 } else { bound(4) };

@@ -9,6 +9,9 @@
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
 //!
+//! Codes of one byte are scanned as they are: queries also become two planes of bytes, and each pair gets a term, which
+//! its scores contain (`warpann_kernels::ivf::scalar8_queries`).
+//!
 //! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or
 //! with all vectors of their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may
 //! leave these kernels out and read the flags of the queries instead.
