@@ -28,8 +28,8 @@
 //! cosine has the factor 1/‖y‖ too.
 //!
 //! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
-//! ([`crate::ivf::scalar8_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has both
-//! products of a query and a row. The scores of a query and a list have one more summand, the pair's term.
+//! ([`crate::ivf::scalar8_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
+//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term.
 //!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
 //! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
@@ -179,8 +179,8 @@ pub enum Tile {
     Of64,
     /// 16 queries, all of whose scores are stored.
     Of16,
-    /// 128 queries for f16 copies, 64 if operands are decoded or queries are two planes. Scores up to the query's threshold are appended to its
-    /// list.
+    /// 128 queries for f16 copies, 64 if operands are decoded or queries are two planes. Scores up to the query's
+    /// threshold are appended to its list.
     Append,
 }
 
@@ -265,8 +265,8 @@ impl RowScan {
 #[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
-    /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each. Queries as two
-    /// planes ([`crate::ivf::scalar8_queries`]): `stride` words for each plane.
+    /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each. Queries as
+    /// two planes ([`crate::ivf::scalar8_queries`]): `stride` words for each plane.
     pub queries: Ptr<u16>,
     /// The factor of each query. Dense use only; otherwise `grouped` has the factors.
     pub factors: Ptr<f32>,

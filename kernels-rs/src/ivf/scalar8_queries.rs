@@ -4,8 +4,8 @@
 //! # Problem
 //! Minus the centre, a row of codes decodes to r = h + s·c, component by component. h depends on the list, the steps s
 //! on the index, and only the signed bytes c = code − 128 on the row. Decoding rows to f16 operands costs the scan more
-//! than the product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for each
-//! query, and tensor cores multiply them with the codes, exactly.
+//! than the product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for
+//! each query, and tensor cores multiply them with the codes, exactly.
 //!
 //! # Algorithm
 //! ```text
@@ -41,15 +41,15 @@
 //! remains is multiplied by the greatest factor 1/‖r‖.
 //!
 //! *Range.* t is at least [`LEAST_SCALE`], so it is a normal number, and what it cannot represent is part of e. The
-//! bound is infinite if a component of w is infinite, or a norm is 2⁶² or more ([`crate::product::bounds`], *Overflow*):
-//! then no result gets a certificate by scores, and the query is compared exactly with all rows of its lists. With
-//! smaller norms all scores are finite. The numbers that are added up are integers, up to the last two operations, whose
-//! results are ⟨v, s·c⟩ and ⟨v, r⟩ up to the bound.
+//! bound is infinite if a component of w is infinite, or a norm is 2⁶² or more ([`crate::product::bounds`],
+//! *Overflow*): then no result gets a certificate by scores, and the query is compared exactly with all rows of its
+//! lists. With smaller norms all scores are finite. The numbers that are added up are integers, up to the last two
+//! operations, whose results are ⟨v, s·c⟩ and ⟨v, r⟩ up to the bound.
 //!
 //! # Two planes
-//! With one plane of bytes (t = greatest / 127) a query needs far more candidates than are selected. SIFT of photographs
-//! (200,000 × 128, 256 lists, 32 probes; CPU, 2026-11-29), where the squared distances of the 10th and 100th neighbour
-//! are 75,000 and 97,000 in the mean:
+//! With one plane of bytes (t = greatest / 127) a query needs far more candidates than are selected. SIFT of
+//! photographs (200,000 × 128, 256 lists, 32 probes; CPU, 2026-11-29), where the squared distances of the 10th and
+//! 100th neighbour are 75,000 and 97,000 in the mean:
 //!
 //! | planes | bound | greatest error | candidates needed beyond k, median and 99 of 100 queries: k = 10 | k = 100 |
 //! |---|---|---|---|---|
@@ -61,11 +61,12 @@
 //! f16 operands, at half the time for each.
 //!
 //! # Cost
-//! For n queries and p probes: 6·n·d bytes for the planes, and 8·n·p·d bytes from cache for the terms. Floor of the scan
-//! on an H200 (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each score, and
-//! 4 bytes for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸ scores are 0.07
-//! ms of operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2 ms) of f16
-//! copies. Prediction: as fast as whole vectors in f16, or up to a tenth faster. The terms of pairs take 0.05 ms of it.
+//! For n queries and p probes: 6·n·d bytes for the planes, and 8·n·p·d bytes from cache for the terms. Floor of the
+//! scan on an H200 (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each
+//! score, and 4 bytes for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸
+//! scores are 0.07 ms of operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2
+//! ms) of f16 copies. Prediction: as fast as whole vectors in f16, or up to a tenth faster. The terms of pairs take
+//! 0.05 ms of it.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};

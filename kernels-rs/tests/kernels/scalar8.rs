@@ -1,5 +1,5 @@
-//! Scores of codes of one byte ([`PrepareScalar8Queries`], [`PairTerms`] and the list scan): each is within its bound of
-//! the distance of the decoded vector, which is summed here in f64 by a plain loop.
+//! Scores of codes of one byte ([`PrepareScalar8Queries`], [`PairTerms`] and the list scan): each is within its bound
+//! of the distance of the decoded vector, which is summed here in f64 by a plain loop.
 
 use cuda_std::emulator::Buffer;
 use cuda_std::global::U32x4;
@@ -19,7 +19,7 @@ use crate::lists::METRICS;
 /// Rows of lists start at multiples of this.
 const PAD: u32 = 8;
 
-/// What is unusual about the numbers of a case.
+/// The sizes of queries, steps, least values and centroids.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Numbers {
     Ordinary,

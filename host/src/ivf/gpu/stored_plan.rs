@@ -104,8 +104,8 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the codes of all rows, each to the start of `place` bytes, with the bits of `flips` flipped in every byte.
-    /// The remaining bytes become zero. The vectors of [`Held`] are copied as they are.
+    /// Copies the codes of all rows, each to the start of `place` bytes, with the bits of `flips` flipped in every
+    /// byte. The remaining bytes become zero. The vectors of [`Held`] are copied as they are.
     ///
     /// # Safety
     /// `to` is memory of the device, with room for all rows of the storage.

@@ -4,9 +4,9 @@
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
 //!
-//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows hold code − 128 as signed bytes, padded
-//! to a multiple of sixteen bytes: tensor cores multiply signed bytes with signed bytes, and centred codes have smaller
-//! errors.
+//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows hold code − 128 as signed bytes,
+//! padded to a multiple of sixteen bytes: tensor cores multiply signed bytes with signed bytes, and centred codes have
+//! smaller errors.
 //!
 //! # Operands
 //! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
