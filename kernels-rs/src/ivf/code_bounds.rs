@@ -1,8 +1,11 @@
-//! Scale, values and error bounds of the f16 operands of codes.
+//! Scale, values and error bounds of the operands of codes.
 //!
 //! This is [`crate::product::prepare`] for vectors that are stored as codes only. It writes no copy: the scan decodes
 //! by the same formula (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once
 //! for an index.
+//!
+//! Codes of bytes are their own operands ([`crate::ivf::scalar8_queries`]): they need no scale, and the formula is the
+//! vector that their products stand for.
 //!
 //! # Cosine
 //! A code of a normalised vector stands for a vector r whose length is not 1, and the distance is ⟨x, r⟩ / (‖x‖ ‖r‖).
@@ -24,7 +27,7 @@ use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::ivf::encoding::{Decode, Operand4, OperandParts, StoredRows};
+use crate::ivf::encoding::{Decode, Operand4, OperandParts, OperandSource, StoredRows};
 use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
@@ -43,7 +46,7 @@ const THREADS: u32 = 32 * WARPS_PER_BLOCK;
 /// # Safety
 /// A centre has the quad.
 #[inline(always)]
-unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
+pub(crate) unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
     match centre {
         // SAFETY: as the caller promises.
         Some(centre) => unsafe { global::load_nc(centre.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 },
@@ -201,6 +204,9 @@ pub struct MeasureCodes {
     pub bounds: PtrMut<u32>,
     /// A word, which the launch raises to the bits of the greatest factor, +∞ if a row has no finite bounds.
     pub greatest_factor: PtrMut<u32>,
+    /// Codes of bytes only: a word, which the launch raises to the bits of the greatest norm of a row's bytes, times
+    /// the row's factor for cosine.
+    pub code_norm: PtrMut<u32>,
 }
 
 impl MeasureCodes {
@@ -228,23 +234,24 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
         let list = global::load_nc(row_lists.wrapping_add(row as usize));
         let scale = scale_of(Metric::L2, f32::from_bits(global::load_nc(*greatest)));
         let down = 1.0 / scale as f64;
-        let (mut own, mut of_operand, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+        let (mut own, mut of_operand, mut lost, mut of_codes) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
         let mut quad = if list == NO_ROW { stride } else { lane };
         while quad < stride / 4 {
             let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
-            let held = codes.operand4(parts, row, list, quad);
+            let held = codes.operand4(OperandSource { parts, down, centre: c }, row, list, quad);
             unroll::<4>(|e| {
                 let v = r[e] as f64 - c[e] as f64;
-                let held = math::f16_to_f32((held[e / 2] >> (16 * (e % 2))) as u16) as f64 * down;
                 own += v * v;
-                of_operand += held * held;
-                lost += (v - held) * (v - held);
+                of_operand += held.sizes[e] * held.sizes[e];
+                lost += (v - held.values[e]) * (v - held.values[e]);
             });
+            of_codes += held.code_squares;
             quad += 32;
         }
         let own = butterfly_sum(own);
         let of_operand = butterfly_sum(of_operand);
         let lost = butterfly_sum(lost);
+        let of_codes = if D::CODES { butterfly_sum(of_codes) } else { 0.0 };
         if lane == 0 {
             // A decoded component beyond the range of f32 is infinite, and so are the bounds.
             let (mut value, mut measured) = (metric.value(own), Bounds::of_squares(own.max(of_operand), lost));
@@ -262,6 +269,10 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
                     measured = Bounds::of_squares(own.max(of_operand).max(1.0), residual * residual);
                 }
                 raise(*launch.greatest_factor, if is_measured { value } else { f32::INFINITY });
+            }
+            if D::CODES {
+                let factor = if metric.divides_by_norms() { value as f64 } else { 1.0 };
+                raise(*launch.code_norm, Bounds::of_squares(of_codes * factor * factor, 0.0).norm);
             }
             let value = if list == NO_ROW { f32::INFINITY } else { value };
             global::store(values.wrapping_add(row as usize), value);

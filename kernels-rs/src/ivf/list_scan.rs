@@ -27,6 +27,10 @@
 //! Vectors of bytes are multiplied as they are, by exact products of bytes ([`crate::ivf::encoding::bytes`]); their
 //! cosine has the factor 1/‖y‖ too.
 //!
+//! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
+//! ([`crate::ivf::scalar8_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
+//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term.
+//!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
 //! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
 //! a comparison for each score, and no memory.
@@ -79,6 +83,8 @@
 //! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat
 //!   scan (10,000 queries, 32 probes, 32 bytes, H200).
 
+use core::marker::PhantomData;
+
 use cuda_std::global::{F32x2, U32x4};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::{Kernel, LaunchConfig};
@@ -112,40 +118,55 @@ const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 #[cfg(not(target_arch = "nvptx64"))]
 const DRIVER_BYTES: u32 = 1024;
 
-/// Largest number of chunks of a tile of `queries` queries that stay in shared memory. Every device has room for them.
-const fn resident_chunks(queries: u32) -> u32 {
-    if queries > 64 { 3 } else { 5 }
+/// Largest number of chunks of `rows` rows of the block that stay in shared memory. Every device has room for them.
+const fn resident_chunks(rows: u32) -> u32 {
+    if rows > 64 { 3 } else { 5 }
 }
 
-/// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), and the values of two tiles of rows.
-const fn header_bytes(queries: u32) -> u32 {
-    (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
+/// Number of rows of the block for `queries` queries, which are one row or two `planes` each.
+const fn block_rows(queries: u32, planes: bool) -> u32 {
+    if planes { 2 * queries } else { queries }
 }
 
-/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with f16 copies of `chunks` chunks that
-/// are resident.
-const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
-    header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * CHUNK_TILE_BYTES
+/// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), the values of two tiles of rows, and
+/// 4 for the term of each query of two `planes`.
+const fn header_bytes(queries: u32, planes: bool) -> u32 {
+    let values = 2 * TILE_ROWS * 4;
+    if planes {
+        (queries * 20 + values).next_multiple_of(CHUNK_ALIGNMENT)
+    } else {
+        (queries * 16 + values).next_multiple_of(128)
+    }
+}
+
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with operands of `chunks` chunks that are
+/// resident.
+const fn resident_shared_bytes(queries: u32, planes: bool, chunks: u32) -> u32 {
+    let rows_bytes = block_rows(queries, planes) * CHUNK_BYTES;
+    header_bytes(queries, planes) + chunks * rows_bytes + STAGES * CHUNK_TILE_BYTES
 }
 
 /// As [`resident_shared_bytes`], if the queries are not resident.
-const fn streamed_shared_bytes(queries: u32) -> u32 {
-    header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + CHUNK_TILE_BYTES)
+const fn streamed_shared_bytes(queries: u32, planes: bool) -> u32 {
+    header_bytes(queries, planes) + STAGES * (block_rows(queries, planes) * CHUNK_BYTES + CHUNK_TILE_BYTES)
 }
 
 /// As [`resident_shared_bytes`], for codes whose halves, `table` bytes, are resident too.
 const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
-    header_bytes(queries) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
+    header_bytes(queries, false) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
 }
 
 // `wgmma` reads chunks that start at multiples of this.
-const _: () = assert!(header_bytes(64).is_multiple_of(CHUNK_ALIGNMENT));
-const _: () = assert!(header_bytes(APPEND_QUERIES).is_multiple_of(CHUNK_ALIGNMENT));
+const _: () = assert!(header_bytes(64, false).is_multiple_of(CHUNK_ALIGNMENT));
+const _: () = assert!(header_bytes(APPEND_QUERIES, false).is_multiple_of(CHUNK_ALIGNMENT));
 const _: () = {
     let mut queries = 16;
     while queries <= APPEND_QUERIES {
-        assert!(resident_shared_bytes(queries, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
-        assert!(streamed_shared_bytes(queries) <= LEAST_SHARED_BYTES);
+        assert!(resident_shared_bytes(queries, false, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(queries, false) <= LEAST_SHARED_BYTES);
+        let planes = queries / 2;
+        assert!(resident_shared_bytes(planes, true, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(planes, true) <= LEAST_SHARED_BYTES);
         queries *= 2;
     }
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
@@ -158,8 +179,8 @@ pub enum Tile {
     Of64,
     /// 16 queries, all of whose scores are stored.
     Of16,
-    /// 128 queries for f16 copies, 64 if operands are decoded. Scores up to the query's threshold are appended to its
-    /// list.
+    /// 128 queries for f16 copies, 64 if operands are decoded or queries are two planes. Scores up to the query's
+    /// threshold are appended to its list.
     Append,
 }
 
@@ -185,6 +206,8 @@ pub struct RowScan {
     pub append_queries: u32,
     /// Whether the codebooks' halves stay in shared memory with the queries ([`OperandParts::halves`]).
     pub table: bool,
+    /// Whether queries are two planes of bytes, and pairs have terms ([`ScanLists::terms`]).
+    pub planes: bool,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -210,12 +233,13 @@ impl RowScan {
     ) -> (&'static Kernel<ScanLists>, LaunchConfig) {
         let (queries, chunks) = (self.queries(tile), launch.stride.div_ceil(CHUNK));
         let table = if self.table { launch.table_bytes() } else { 0 };
+        let planes = self.planes;
         let (residence, shared_bytes) = if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
             (Residence::Resident, table_shared_bytes(queries, chunks, table))
-        } else if !self.table && chunks <= resident_chunks(queries) {
-            (Residence::Resident, resident_shared_bytes(queries, chunks))
+        } else if !self.table && chunks <= resident_chunks(block_rows(queries, planes)) {
+            (Residence::Resident, resident_shared_bytes(queries, planes, chunks))
         } else {
-            (Residence::Streamed, streamed_shared_bytes(queries))
+            (Residence::Streamed, streamed_shared_bytes(queries, planes))
         };
         let kernel = (self.kernel)((instruction, tile, residence));
         let by_memory = MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES);
@@ -241,7 +265,8 @@ impl RowScan {
 #[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
-    /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each.
+    /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each. Queries as
+    /// two planes ([`crate::ivf::scalar8_queries`]): `stride` words for each plane.
     pub queries: Ptr<u16>,
     /// The factor of each query. Dense use only; otherwise `grouped` has the factors.
     pub factors: Ptr<f32>,
@@ -260,6 +285,8 @@ pub struct ScanLists {
     /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with thresholds for [`Tile::Append`];
     /// empty if `item_count` is absent.
     pub grouped: Ptr<U32x4>,
+    /// Queries as two planes only: the term of each pair, laid out as `grouped`.
+    pub terms: Ptr<f32>,
     /// Distance from one query's row of scores to the next. Dense use only.
     pub row_stride: u32,
     /// The first row of each list in the storage, a multiple of 8; empty if `item_count` is absent.
@@ -285,12 +312,12 @@ pub struct ScanLists {
     pub counts: PtrMut<u32>,
     /// [`Tile::Append`] only: capacity of a query's list.
     pub capacity: u32,
-    /// f16 copies, or vectors of bytes: the operands of the storage's rows, `stride` words each.
+    /// f16 copies, vectors of bytes or codes of bytes: the operands of the storage's rows, `stride` words each.
     pub base: Ptr<u16>,
-    /// Codes only: the rows of the storage. The scan reads `parts` instead of codebooks and centroids.
+    /// Decoded codes only: the rows of the storage. The scan reads `parts` instead of codebooks and centroids.
     #[group]
     pub stored: StoredRows,
-    /// Codes only: the parts of the operands.
+    /// Decoded codes only: the parts of the operands.
     #[group]
     pub parts: OperandParts,
 }
@@ -354,7 +381,7 @@ impl ScanLists {
     }
 }
 
-/// The source of the f16 operands of a list's rows.
+/// The source of the operands of a list's rows.
 pub(crate) trait Rows: Copy {
     /// Whether a launch may be without items (dense use).
     const DENSE: bool;
@@ -362,6 +389,9 @@ pub(crate) trait Rows: Copy {
     const FACTORS: bool;
     /// Whether rows need not fill their last chunk, which then ends with zeros.
     const PARTIAL: bool;
+    /// Whether a query is two planes of bytes: rows 16 · i + j and 16 · i + j + 8 of the block, for j < 8, are the high
+    /// and the low plane of query 8 · i + j.
+    const PLANES: bool = false;
 
     /// The rows of a launch.
     fn of(launch: &ScanLists) -> Self;
@@ -417,6 +447,8 @@ struct Header {
     numbers: SharedPtr<u32>,
     /// The values of two tiles of rows.
     values: SharedPtr<f32>,
+    /// The term of each query, if queries are two planes.
+    terms: SharedPtr<f32>,
     /// The end of the header.
     end: SharedPtr<u8>,
 }
@@ -425,13 +457,14 @@ impl Header {
     /// # Safety
     /// The block has [`header_bytes`] of dynamic shared memory.
     #[inline(always)]
-    unsafe fn new(queries: u32) -> Header {
+    unsafe fn new(queries: u32, planes: bool) -> Header {
         let at = shared::dynamic::<u8>();
         // SAFETY: the lengths of the parts add up to `header_bytes`.
         unsafe {
             let factors = at.add(queries * 8).cast::<f32>();
-            let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast());
-            Header { targets: at.cast(), factors, numbers, values, end: at.add(header_bytes(queries)) }
+            let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast::<f32>());
+            let (terms, end) = (values.add(2 * TILE_ROWS), at.add(header_bytes(queries, planes)));
+            Header { targets: at.cast(), factors, numbers, values, terms, end }
         }
     }
 
@@ -442,7 +475,7 @@ impl Header {
     /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any
     /// more.
     #[inline(always)]
-    unsafe fn begin(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
+    unsafe fn begin<R: Rows>(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
         if thread < queries {
             let place = item.first_place + if thread < item.pairs { thread } else { 0 };
             // SAFETY: as the caller promises; the place belongs to the item.
@@ -457,6 +490,9 @@ impl Header {
                 self.targets.add(thread).store(low as u64 | (high as u64) << 32);
                 self.factors.add(thread).store(f32::from_bits(factor));
                 self.numbers.add(thread).store(query);
+                if R::PLANES {
+                    self.terms.add(thread).store(global::load_nc(work.terms.wrapping_add(place as usize)));
+                }
             }
         }
     }
@@ -481,12 +517,17 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         let (row, part) = (self.thread / 8, self.thread % 8);
         let mut row = row;
-        while row < QUERIES {
+        while row < block_rows(QUERIES, R::PLANES) {
             // SAFETY: the numbers of the item's queries were written before a barrier; chunks exist.
             unsafe {
-                let query = self.numbers.add(row).load() as usize;
+                let at = if R::PLANES {
+                    let query = self.numbers.add(query_of(row)).load() as usize;
+                    2 * query + (row as usize / 8) % 2
+                } else {
+                    self.numbers.add(row).load() as usize
+                };
                 let word = chunk * CHUNK + part * 8;
-                let from = self.work.queries.wrapping_add(query * self.work.stride as usize + word as usize).cast();
+                let from = self.work.queries.wrapping_add(at * self.work.stride as usize + word as usize).cast();
                 let to = to.add(chunk_offset(row, part));
                 copy_part(to, from, R::PARTIAL, word < self.work.stride);
             }
@@ -512,8 +553,14 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
     }
 }
 
+/// The query of which row `row` of the block is a plane ([`Rows::PLANES`]).
+#[inline(always)]
+const fn query_of(row: u32) -> u32 {
+    row / 16 * 8 + row % 8
+}
+
 /// Turns products into scores, and stores all of them or appends those up to the thresholds.
-struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
+struct ItemScores<'a, R, const RESIDENT: bool, const APPEND: bool> {
     work: &'a ScanLists,
     header: Header,
     item: Item,
@@ -524,9 +571,11 @@ struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
     next_value: f32,
     /// Whether values are factors; a constant in the kernels of f16 copies.
     multiplies: bool,
+    /// The source of the operands says how many planes queries have.
+    source: PhantomData<R>,
 }
 
-impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> {
+impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, APPEND> {
     /// The value of the thread's row of the tile that starts at `row`.
     ///
     /// # Safety
@@ -623,8 +672,14 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
     }
 }
 
-impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool, const APPEND: bool>
-    Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
+impl<
+    R: Rows,
+    P: TileProduct<ROWS, COLUMNS>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const APPEND: bool,
+> Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, R, RESIDENT, APPEND>
 {
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
@@ -673,12 +728,26 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
                     let first = self.row + column;
                     unroll::<ROWS>(|i| {
                         unroll::<2>(|half| {
-                            let place = part.row(i, half);
+                            // The half of the low plane comes with that of the high plane.
+                            if R::PLANES && half == 1 {
+                                return;
+                            }
+                            let row = part.row(i, half);
+                            let place = if R::PLANES { query_of(row) } else { row };
                             if place < self.item.pairs {
                                 let factor = self.header.factors.add(place).load();
+                                let term = if R::PLANES { self.header.terms.add(place).load() } else { 0.0 };
                                 let score = |j: usize, e: usize| {
-                                    let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e].to_f32();
+                                    let of_column = &sums[i][(group * GROUP + j) % COLUMNS];
                                     let value = values[j][e];
+                                    if R::PLANES {
+                                        let product =
+                                            mul_add_f32(256.0, of_column[e].to_f32(), of_column[2 + e].to_f32());
+                                        let product = mul_add_f32(product, factor, term);
+                                        let multiplies = self.multiplies && value != f32::INFINITY;
+                                        return if multiplies { product * value } else { product + value };
+                                    }
+                                    let product = of_column[2 * half + e].to_f32();
                                     // The sum of an excluded row is +∞ as well, and two sides need fewer registers than
                                     // three.
                                     if self.multiplies && value != f32::INFINITY {
@@ -726,8 +795,9 @@ pub(crate) unsafe fn scan<
     // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the
     // storage has a whole tile of rows from the start of every list's last tile.
     unsafe {
-        let header = Header::new(QUERIES);
-        let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };
+        let header = Header::new(QUERIES, R::PLANES);
+        let rows_bytes = block_rows(QUERIES, R::PLANES) * CHUNK_BYTES;
+        let pass = Pass { at: header.end, rows_bytes, chunks, tiles: 0, stages: R::STAGES };
         let (ring, stage_bytes) = pass.ring(RESIDENT);
         // The barriers of the first item precede the first use.
         rows.begin(ring.add(R::STAGES * stage_bytes), thread);
@@ -753,16 +823,17 @@ pub(crate) unsafe fn scan<
             let ahead = rows.ahead(start + first_row, 0, thread);
             // Other threads may still read the header of the previous item.
             thread::sync_threads();
-            header.begin(&work, dense, item, QUERIES, thread);
+            header.begin::<R>(&work, dense, item, QUERIES, thread);
             thread::sync_threads();
 
             let numbers = header.numbers;
             let mut operands =
                 ItemTiles::<R, QUERIES> { work: &work, rows, numbers, item, chunks, thread, row: first_row, ahead };
             let multiplies = R::FACTORS && work.row_factors != 0;
-            let (row, next_value) = (first_row, 0.0);
+            let (row, next_value, source) = (first_row, 0.0, PhantomData::<R>);
+            let work = &work;
             let mut scores =
-                ItemScores::<RESIDENT, APPEND> { work: &work, header, item, thread, row, next_value, multiplies };
+                ItemScores::<R, RESIDENT, APPEND> { work, header, item, thread, row, next_value, multiplies, source };
             let pass = Pass { tiles: (end - first_row).div_ceil(TILE_ROWS), ..pass };
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(&mut operands, &mut scores);
         }

@@ -17,6 +17,7 @@ mod lists;
 mod pq;
 mod rerank;
 mod rescan;
+mod scalar8;
 mod select;
 mod sort;
 mod twins;

@@ -307,12 +307,12 @@ impl Resident {
             operands: scratch.at(plan.operands),
             values: scratch.at(plan.values).take(count),
             bounds: parts.bounds,
-            factor: parts.factor,
+            code_bounds: parts.code_bounds,
         };
         // Straight into the memory from which the bus copies.
         let write = |some: Range<usize>, to: &mut [u8]| {
             for (&(_, Address { list, place }), to) in rows[some].iter().zip(to.chunks_exact_mut(row_bytes)) {
-                fill_rows(view.codes(list as usize), place as usize, row_bytes, to);
+                fill_rows(view.codes(list as usize), place as usize, row_bytes, image.stored.operands.flips(), to);
             }
         };
         // SAFETY: as the caller promises; the stream runs copies and launches in order.

@@ -49,10 +49,10 @@ pub(super) struct ImageParts {
     pub ranks: PtrMut<u32>,
     pub starts: PtrMut<u32>,
     pub lengths: PtrMut<u32>,
-    /// As [`Measured::greatest`], [`Measured::bounds`] and [`Measured::factor`].
+    /// As [`Measured::greatest`], [`Measured::bounds`] and [`Measured::code_bounds`].
     pub greatest: PtrMut<u32>,
     pub bounds: PtrMut<u32>,
-    pub factor: PtrMut<u32>,
+    pub code_bounds: PtrMut<u32>,
 }
 
 /// The places of the parts of an image.
@@ -72,7 +72,7 @@ struct ImagePlan<'a> {
     /// Greatest component of the vectors, and then (cosine only) of the centroids.
     greatest: Reserved<u32>,
     /// Bits of the greatest norm and residual of the vectors, and then of the centroids; then of the greatest factor of
-    /// a vector.
+    /// a vector, and of the greatest norm of its code.
     bounds: Reserved<u32>,
     bytes: usize,
 }
@@ -108,7 +108,7 @@ impl<'a> ImagePlan<'a> {
             centroid_values: layout.array(padded_lists),
             centre: layout.array(stride),
             greatest: layout.array(2),
-            bounds: layout.array(5),
+            bounds: layout.array(6),
             bytes: 0,
         };
         ImagePlan { bytes: layout.bytes(), ..plan }
@@ -161,7 +161,7 @@ impl<'a> ImagePlan<'a> {
             lengths: memory.at(self.lengths),
             greatest: memory.at(self.greatest().0),
             bounds: memory.at(self.bounds.part(0, 2)),
-            factor: memory.at(self.bounds.part(4, 1)),
+            code_bounds: memory.at(self.bounds.part(4, 2)),
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a> ImagePlan<'a> {
         let (greatest, centroid_greatest) = self.greatest();
         let (greatest, centroid_greatest) = (memory.at(greatest), memory.at(centroid_greatest));
         let bounds = memory.at(self.bounds);
-        let (bounds, centroid_bounds, factor) = (bounds.take(2), bounds.skip(2).take(2), bounds.skip(4));
+        let (bounds, centroid_bounds, code_bounds) = (bounds.take(2), bounds.skip(2).take(2), bounds.skip(4));
         let values = memory.at(self.values);
         let centroids = Unprepared {
             element: ElementType::F32,
@@ -240,7 +240,7 @@ impl<'a> ImagePlan<'a> {
                 operands: PtrMut::empty(),
                 values,
                 bounds,
-                factor,
+                code_bounds,
             };
             self.stored.prepare(on, memory, all)?;
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));

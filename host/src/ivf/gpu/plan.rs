@@ -9,11 +9,11 @@ use warpann_kernels::product::canonical::BATCH;
 
 use super::image::Resident;
 use super::stage::{Stage, selected, selected_probes};
+use super::stored::ScanOperands;
 use super::tables::{Precision, TablePlan};
 use crate::device::lanes::COUNTERS;
 use crate::device::limits::Limits;
 use crate::device::scratch::{Layout, Reserved};
-use crate::product::gpu::Operands;
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
@@ -84,10 +84,11 @@ impl SearchShape {
     }
 }
 
-/// Queries as f16 operands, and the other values of a query in a score (`warpann_kernels::ivf::queries`).
+/// Queries as operands, and the other values of a query in a score (`warpann_kernels::ivf::queries`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OperandsPlan {
-    pub f16_queries: Reserved<u16>,
+    /// f16 components, or two planes of bytes for [`ScanOperands::Codes`].
+    pub queries: Reserved<u16>,
     pub factors: Reserved<f32>,
     /// The error bounds of all queries against the vectors, then of all queries against the centroids.
     pub errors: Reserved<f32>,
@@ -95,9 +96,9 @@ pub(super) struct OperandsPlan {
 }
 
 impl OperandsPlan {
-    fn reserve(layout: &mut Layout, queries: usize, f16_stride: u32) -> OperandsPlan {
+    fn reserve(layout: &mut Layout, queries: usize, stride: u32) -> OperandsPlan {
         OperandsPlan {
-            f16_queries: layout.array(queries.saturating_mul(f16_stride as usize)),
+            queries: layout.array(queries.saturating_mul(stride as usize)),
             factors: layout.array(queries),
             errors: layout.array(queries.saturating_mul(2)),
             shifts: layout.array(queries),
@@ -171,8 +172,8 @@ pub(super) struct SearchPlan {
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
     pub operands: OperandsPlan,
-    /// The operands of the coarse quantizer; separate for cosine of vectors as they were added only, and not if
-    /// centroids are compared exactly.
+    /// The operands of the coarse quantizer, unless centroids are compared exactly or the operands are those of the
+    /// list scan. They are not with operands of bytes, nor with cosine of vectors as they were added.
     pub coarse_operands: Option<OperandsPlan>,
     pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
@@ -192,6 +193,8 @@ pub(super) struct SearchPlan {
     pub row_starts: Reserved<u64>,
     pub grouped: Reserved<U32x4>,
     pub items: Reserved<U32x4>,
+    /// The terms of the pairs, for [`ScanOperands::Codes`].
+    pub terms: Option<Reserved<f32>>,
     pub scores: Reserved<f32>,
     /// The scan by lookup tables, and the error bound of each query in this scan.
     pub tables: Option<(TablePlan, Reserved<f32>)>,
@@ -215,10 +218,12 @@ impl SearchPlan {
         let components = queries.saturating_mul(image.stride() as usize);
         let narrow = image.stored.in_place && element != ElementType::F32;
         let narrow_bytes = queries.saturating_mul(image.row_stride() as usize).saturating_mul(element.size());
-        // Queries of bytes are the operands of the list scan.
-        let (bytes, f16_stride) = match image.stored.operands {
-            Operands::Halves => (false, image.f16_stride),
-            Operands::Bytes(_) => (true, 0),
+        // The list scan multiplies other operands than the coarse quantizer. Queries of bytes are operands as they are;
+        // two planes of bytes take the bytes of as many components of f16 as a code has bytes.
+        let (bytes, operand_stride) = match image.stored.operands {
+            ScanOperands::Halves => (false, image.f16_stride),
+            ScanOperands::Bytes(_) => (true, 0),
+            ScanOperands::Codes => (true, image.stored.row_bytes),
         };
         let cosine = image.operand_metric().divides_by_norms();
         let lists = image.lists as usize;
@@ -252,7 +257,7 @@ impl SearchPlan {
             compares_lists,
             narrow_queries: narrow.then(|| layout.array(narrow_bytes)),
             queries: layout.array(components),
-            operands: OperandsPlan::reserve(&mut layout, queries, f16_stride),
+            operands: OperandsPlan::reserve(&mut layout, queries, operand_stride),
             coarse_operands: ((cosine || bytes) && !compares_centroids)
                 .then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),
             coarse_scores: layout.array(queries.saturating_mul(pairs::padded(image.lists) as usize)),
@@ -279,6 +284,7 @@ impl SearchPlan {
             row_starts: layout.array(queries + 1),
             grouped: layout.array(pair_count),
             items: layout.array(resident.most_items(search_shape)),
+            terms: (image.stored.operands == ScanOperands::Codes).then(|| layout.array(pair_count)),
             scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {

@@ -9,6 +9,9 @@
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
 //!
+//! Codes of one byte are scanned as they are: queries also become two planes of bytes, and each pair gets a term, which
+//! its scores contain (`warpann_kernels::ivf::scalar8_queries`).
+//!
 //! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or
 //! with all vectors of their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may
 //! leave these kernels out and read the flags of the queries instead.
@@ -24,6 +27,7 @@ use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, Scatte
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
+use warpann_kernels::ivf::scalar8_queries::{PairTerms, PrepareScalar8Queries};
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::element::ByteKey;
@@ -32,14 +36,14 @@ use warpann_kernels::product::metric::Metric as KernelMetric;
 use super::image::Resident;
 use super::plan::{ITEM_ROWS, ListsPlan, OperandsPlan, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage};
-use super::stored::Stored;
+use super::stored::{ScanOperands, Stored};
 use super::tables;
 use super::tables::TableScan;
 use crate::device::backend::ResultArray;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Stream;
 use crate::device::scratch::{Reserved, Scratch};
-use crate::product::gpu::{Operands, VectorShape};
+use crate::product::gpu::VectorShape;
 use crate::{ElementType, Result};
 
 /// A search that runs on a stream.
@@ -304,8 +308,9 @@ impl Search<'_> {
         unsafe {
             if plan.compares_lists.is_none() {
                 match image.stored.operands {
-                    Operands::Halves => self.prepare(&of, own)?,
-                    Operands::Bytes(key) => self.prepare_bytes(&of, key)?,
+                    ScanOperands::Halves => self.prepare(&of, own)?,
+                    ScanOperands::Bytes(key) => self.prepare_bytes(&of, key)?,
+                    ScanOperands::Codes => self.prepare_planes(&of)?,
                 }
             }
             if plan.compares_centroids {
@@ -335,7 +340,7 @@ impl Search<'_> {
             let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
             // A dense scan: every query with all centroids.
             let launch = ScanLists {
-                queries: part(self.at(operands.f16_queries), &of, image.f16_stride as usize).into(),
+                queries: part(self.at(operands.queries), &of, image.f16_stride as usize).into(),
                 factors: part(self.at(operands.factors), &of, 1).into(),
                 query_count: queries,
                 stride: image.f16_stride,
@@ -431,7 +436,7 @@ impl Search<'_> {
             centre: image.centre,
             metric,
             base_greatest: greatest,
-            copy: part(self.at(to.f16_queries), of, image.f16_stride as usize),
+            copy: part(self.at(to.queries), of, image.f16_stride as usize),
             copy_stride: image.f16_stride,
             factors: part(self.at(to.factors), of, 1),
             cosines: cosines.into(),
@@ -463,6 +468,29 @@ impl Search<'_> {
         };
         // SAFETY: as the caller promises.
         unsafe { self.on.runtime.launch(self.on.stream, PrepareByteQueries::kernel(key), launch.config(), launch) }
+    }
+
+    /// Makes two planes of bytes, factors, errors and shifts of some of the queries.
+    ///
+    /// # Safety
+    /// As [`Self::probe`].
+    unsafe fn prepare_planes(&self, of: &Range<u32>) -> Result<()> {
+        let (plan, image, to) = (self.plan, &self.resident.image, self.plan.operands);
+        let launch = PrepareScalar8Queries {
+            rows: part(self.at(plan.queries), of, image.stride() as usize).into(),
+            count: of.len() as u32,
+            stored: image.stored_rows(),
+            centre: image.centre,
+            metric: image.operand_metric(),
+            cosines: image.divides_scores().into(),
+            base_bounds: image.bounds,
+            planes: part(self.at(to.queries), of, image.stored.row_bytes as usize).as_bytes(),
+            factors: part(self.at(to.factors), of, 1),
+            errors: part(self.at(to.errors), of, 1),
+            shifts: part(self.at(to.shifts), of, 1),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.on.runtime.launch(self.on.stream, &PrepareScalar8Queries::KERNEL, launch.config(), launch) }
     }
 
     /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up
@@ -512,7 +540,8 @@ impl Search<'_> {
                     grouped: self.at(plan.grouped),
                     items: self.at(plan.items),
                 };
-                return runtime.launch(stream, &FewPairs::KERNEL, launch.config(), launch);
+                runtime.launch(stream, &FewPairs::KERNEL, launch.config(), launch)?;
+                return self.pair_terms(&of, false);
             }
             runtime.fill(stream, counts, 0)?;
             let launch = CountPairs {
@@ -567,8 +596,35 @@ impl Search<'_> {
                 grouped: self.at(plan.grouped),
                 items: self.at(plan.items),
             };
-            runtime.launch(stream, &ScatterPairs::KERNEL, launch.config(), launch)
+            runtime.launch(stream, &ScatterPairs::KERNEL, launch.config(), launch)?;
+            self.pair_terms(&of, true)
         }
+    }
+
+    /// Computes the terms of the pairs of some probes, if the scores have them.
+    ///
+    /// # Safety
+    /// As [`Self::group`], whose other kernels precede this in the stream.
+    unsafe fn pair_terms(&self, of: &Range<u32>, grouped: bool) -> Result<()> {
+        let (plan, image) = (self.plan, &self.resident.image);
+        let Some(terms) = plan.terms else { return Ok(()) };
+        let launch = PairTerms {
+            rows: self.at(plan.queries).into(),
+            stored: image.stored_rows(),
+            centre: image.centre,
+            metric: image.operand_metric(),
+            probed_lists: self.at(plan.probed_lists).into(),
+            pair_count: plan.search_shape.queries * plan.search_shape.probes,
+            probes: plan.search_shape.probes,
+            first_probe: of.start,
+            end_probe: of.end,
+            lengths: image.lengths,
+            slots: grouped.then(|| self.at(plan.slots).into()),
+            first_pairs: self.at(plan.first_pairs).into(),
+            terms: self.at(terms),
+        };
+        // SAFETY: as the caller promises; the plan reserved a term for each pair.
+        unsafe { self.on.runtime.launch(self.on.stream, &PairTerms::KERNEL, launch.config(), launch) }
     }
 
     fn filter_bits(&self) -> Option<Ptr<u32>> {
@@ -599,8 +655,9 @@ impl Search<'_> {
         let stored = &image.stored;
         // The operands of queries and rows, as words of 16 bits.
         let (queries, stride, base) = match stored.operands {
-            Operands::Halves => (self.at(plan.operands.f16_queries).into(), image.f16_stride, stored.f16_rows),
-            Operands::Bytes(_) => (self.queries().cast::<u16>().into(), image.row_stride() / 2, stored.rows.cast()),
+            ScanOperands::Halves => (self.at(plan.operands.queries).into(), image.f16_stride, stored.f16_rows),
+            ScanOperands::Bytes(_) => (self.queries().cast::<u16>().into(), stored.row_bytes / 2, stored.rows.cast()),
+            ScanOperands::Codes => (self.at(plan.operands.queries).into(), stored.row_bytes / 2, stored.rows.cast()),
         };
         let launch = ScanLists {
             queries,
@@ -609,6 +666,7 @@ impl Search<'_> {
             item_count: self.at(plan.item_count).into(),
             item_rows: Resident::item_rows(search_shape),
             grouped: self.at(plan.grouped).into(),
+            terms: plan.terms.map_or(Ptr::empty(), |terms| self.at(terms).into()),
             list_starts: image.starts,
             lengths: image.lengths,
             values: image.values,

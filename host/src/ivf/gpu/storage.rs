@@ -185,8 +185,8 @@ impl Storage {
 }
 
 /// Fills `to` with the rows of `from` from row `first` on, at a distance of `stride` bytes, and repeats the last row to
-/// the end. If there is no row, fills with zeros.
-pub(super) fn fill_rows(from: CodeRows<'_>, first: usize, stride: usize, to: &mut [u8]) {
+/// the end. Bits of `flips` are flipped in every byte of a row. If there is no row, fills with zeros.
+pub(super) fn fill_rows(from: CodeRows<'_>, first: usize, stride: usize, flips: u8, to: &mut [u8]) {
     let Some(last) = from.len().checked_sub(1) else {
         to.fill(0);
         return;
@@ -194,6 +194,9 @@ pub(super) fn fill_rows(from: CodeRows<'_>, first: usize, stride: usize, to: &mu
     for (at, place) in to.chunks_exact_mut(stride).enumerate() {
         let (code, rest) = place.split_at_mut(from.width());
         code.copy_from_slice(from.get((first + at).min(last)));
+        if flips != 0 {
+            code.iter_mut().for_each(|byte| *byte ^= flips);
+        }
         rest.fill(0);
     }
 }
@@ -285,14 +288,14 @@ mod tests {
         let from = [1, 2, 3, 4, 5, 6];
         let filled = |first: usize, rows: usize| {
             let mut to = vec![9; 3 * rows];
-            fill_rows(CodeRows::whole(&from, 2), first, 3, &mut to);
+            fill_rows(CodeRows::whole(&from, 2), first, 3, 0, &mut to);
             to
         };
         assert_eq!(filled(0, 4), [1, 2, 0, 3, 4, 0, 5, 6, 0, 5, 6, 0]);
         assert_eq!(filled(1, 3), filled(0, 4)[3..]);
         assert_eq!(filled(3, 1), [5, 6, 0]);
         let mut nothing = [9; 3];
-        fill_rows(CodeRows::whole(&[], 2), 0, 3, &mut nothing);
+        fill_rows(CodeRows::whole(&[], 2), 0, 3, 0, &mut nothing);
         assert_eq!(nothing, [0; 3]);
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Stored {
     /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode. Empty where rows are the
     /// operands.
     pub f16_rows: Ptr<u16>,
-    /// The operands of the list scan. [`Operands::Bytes`]: the rows and the queries, as stored.
-    pub operands: Operands,
+    /// The operands of the list scan.
+    pub operands: ScanOperands,
     /// As the fields of [`StoredRows`] with the same names.
     pub bits: u32,
     pub width: u32,
@@ -51,6 +51,38 @@ pub(crate) struct Stored {
     pub measuring: Measuring,
 }
 
+/// The operands of the list scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScanOperands {
+    /// f16 copies of rows or f16 from codes, and f16 copies of queries.
+    Halves,
+    /// Vectors of bytes and queries, as stored.
+    Bytes(ByteKey),
+    /// Codes of bytes minus 128, as signed bytes, and queries as two planes of bytes
+    /// (`warpann_kernels::ivf::scalar8_queries`).
+    Codes,
+}
+
+impl ScanOperands {
+    /// The bits that differ between a byte of a code and of a row on the device.
+    pub fn flips(self) -> u8 {
+        match self {
+            ScanOperands::Halves | ScanOperands::Bytes(_) => 0,
+            // As a signed byte, this is the code minus 128.
+            ScanOperands::Codes => 0x80,
+        }
+    }
+}
+
+impl From<Operands> for ScanOperands {
+    fn from(operands: Operands) -> ScanOperands {
+        match operands {
+            Operands::Halves => ScanOperands::Halves,
+            Operands::Bytes(key) => ScanOperands::Bytes(key),
+        }
+    }
+}
+
 /// How the scale, values and bounds of rows are found ([`Measured`](super::stored_plan::Measured)).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Measuring {
@@ -59,7 +91,7 @@ pub(crate) enum Measuring {
     /// Rows are vectors of bytes, which are the operands.
     Bytes(ByteKey),
     /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for,
-    /// otherwise from the training.
+    /// otherwise from the training, or there is none.
     Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
 }
 
@@ -72,7 +104,7 @@ impl Stored {
             rows,
             row_bytes: 0,
             f16_rows: Ptr::empty(),
-            operands: Operands::Halves,
+            operands: ScanOperands::Halves,
             bits: 0,
             width: 0,
             codebooks: Ptr::empty(),
@@ -153,7 +185,8 @@ pub(crate) struct Image {
     pub greatest: Ptr<u32>,
     /// Greatest component of the centroids: one word, the same as `greatest` unless the metric is cosine.
     pub centroid_greatest: Ptr<u32>,
-    /// Greatest norm and residual of the vectors, then of the centroids; then the greatest factor of a vector.
+    /// Greatest norm and residual of the vectors, then of the centroids; then the greatest factor of a vector, and the
+    /// greatest norm of its code.
     pub bounds: Ptr<f32>,
 }
 
@@ -166,8 +199,8 @@ impl Image {
     /// Number of components of a row of stored vectors, and of queries that are compared with them.
     pub fn row_stride(&self) -> u32 {
         match self.stored.operands {
-            Operands::Halves => self.stride(),
-            Operands::Bytes(_) => self.stored.row_bytes,
+            ScanOperands::Halves | ScanOperands::Codes => self.stride(),
+            ScanOperands::Bytes(_) => self.stored.row_bytes,
         }
     }
 
@@ -198,8 +231,9 @@ impl Image {
     /// Whether the values of rows are factors of their products (`warpann_kernels::ivf::code_bounds`).
     pub fn has_factors(&self) -> bool {
         match self.stored.operands {
-            Operands::Halves => self.divides_scores() && self.stored.decodes,
-            Operands::Bytes(_) => self.metric.divides_by_norms(),
+            ScanOperands::Halves => self.divides_scores() && self.stored.decodes,
+            ScanOperands::Codes => self.divides_scores(),
+            ScanOperands::Bytes(_) => self.metric.divides_by_norms(),
         }
     }
 

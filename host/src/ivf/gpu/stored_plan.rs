@@ -104,11 +104,12 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the codes of all rows, each to the start of `place` bytes. The remaining bytes become zero.
+    /// Copies the codes of all rows, each to the start of `place` bytes, with the bits of `flips` flipped in every
+    /// byte. The remaining bytes become zero. The vectors of [`Held`] are copied as they are.
     ///
     /// # Safety
     /// `to` is memory of the device, with room for all rows of the storage.
-    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize) -> Result<()> {
+    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize, flips: u8) -> Result<()> {
         if let Some(held) = self.held {
             // Padding has no rank, and repeats the last vector of all.
             // SAFETY: as the caller promises; each rank is that of a held vector, `place` bytes each.
@@ -118,7 +119,7 @@ impl Source<'_> {
         // SAFETY: as the caller promises.
         unsafe {
             self.storage.copy_to_device(self.on, to, place, |list, places, to| {
-                fill_rows(codes(list), places.start, place, to);
+                fill_rows(codes(list), places.start, place, flips, to);
             })
         }
     }
@@ -158,8 +159,8 @@ pub(crate) struct Measured<'a> {
     pub values: PtrMut<f32>,
     /// The bits of the greatest norm and residual of all rows of the image: two words.
     pub bounds: PtrMut<u32>,
-    /// The bits of the greatest factor of all rows of the image: one word.
-    pub factor: PtrMut<u32>,
+    /// The bits of the greatest factor of all rows of the image, and of the greatest norm of their codes: two words.
+    pub code_bounds: PtrMut<u32>,
 }
 
 impl Measured<'_> {
@@ -212,7 +213,7 @@ impl Measured<'_> {
     /// As [`Self::raise_greatest`], which precedes this in the stream for all rows of the image, as do the parts of
     /// operands.
     pub unsafe fn measure(&self, on: OnStream<'_>) -> Result<()> {
-        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, factor, .. } = self;
+        let &Measured { image, row_count, row_lists, greatest, operands, values, bounds, code_bounds, .. } = self;
         let stored = &image.stored;
         match stored.measuring {
             Measuring::Operands(element) => {
@@ -250,7 +251,8 @@ impl Measured<'_> {
                     parts: stored.parts,
                     values,
                     bounds,
-                    greatest_factor: factor,
+                    greatest_factor: code_bounds.take(1),
+                    code_norm: code_bounds.skip(1),
                 };
                 // SAFETY: as the caller promises.
                 unsafe { on.runtime.launch(on.stream, by, launch.config(), launch) }

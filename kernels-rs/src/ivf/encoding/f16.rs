@@ -6,7 +6,7 @@
 use cuda_std::global;
 use cuda_std::global::U32x2;
 
-use super::{Decode, Operand4, OperandParts, StoredRows};
+use super::{Decode, Held, Operand4, OperandSource, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
@@ -78,9 +78,12 @@ impl Decode for F16Rows {
 }
 
 impl Operand4 for F16Rows {
+    const CODES: bool = false;
+
     #[inline(always)]
-    unsafe fn operand4(&self, _: OperandParts, row: u32, _: u32, quad: u32) -> [u32; 2] {
+    unsafe fn operand4(&self, from: OperandSource, row: u32, _: u32, quad: u32) -> Held {
         // SAFETY: as the caller promises; rows are multiples of eight bytes.
-        unsafe { global::load_nc(self.row(row).wrapping_add(4 * quad as usize).cast::<U32x2>()).0 }
+        let halves = unsafe { global::load_nc(self.row(row).wrapping_add(4 * quad as usize).cast::<U32x2>()).0 };
+        Held::of_halves(halves, from.down)
     }
 }

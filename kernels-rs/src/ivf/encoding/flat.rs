@@ -15,7 +15,7 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of f16 copies in memory.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan = RowScan { kernel: scan_copies, append_queries: APPEND_QUERIES, table: false };
+pub const SCAN: RowScan = RowScan { kernel: scan_copies, append_queries: APPEND_QUERIES, table: false, planes: false };
 
 scan_kernels! {
     fn scan_copies(key: ScanKey) {
@@ -43,9 +43,9 @@ scan_kernels! {
 }
 
 /// The operands of rows in memory: f16 copies, or the rows themselves if they are `BYTES`, whose last chunk may end
-/// early.
+/// early. `PLANES`: queries are two planes of bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct InMemory<const BYTES: bool> {
+pub(crate) struct InMemory<const BYTES: bool, const PLANES: bool = false> {
     base: *const u16,
     /// In words of 16 bits.
     stride: u32,
@@ -54,10 +54,11 @@ pub(crate) struct InMemory<const BYTES: bool> {
 /// f16 copies of the rows.
 type Copies = InMemory<false>;
 
-impl<const BYTES: bool> Rows for InMemory<BYTES> {
+impl<const BYTES: bool, const PLANES: bool> Rows for InMemory<BYTES, PLANES> {
     const DENSE: bool = !BYTES;
     const FACTORS: bool = BYTES;
     const PARTIAL: bool = BYTES;
+    const PLANES: bool = PLANES;
     const STAGES: u32 = STAGES;
     type Ahead = ();
 

@@ -6,14 +6,14 @@
 //! | `bytes` | vectors of bytes as they were added, which are also the operands |
 //! | `pq` | product-quantizer codes of residuals |
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
-//! | `scalar8` | one byte for each component of residuals |
+//! | `scalar8` | one byte for each component of residuals; the codes are also the operands |
 //!
 //! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
 //! ([`crate::ivf::rerank`], [`crate::ivf::rescan`]), and `Operand4`, which measures the error of the operands
 //! ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new encoding is a new file, and the code
 //! of the kernels does not change.
 
-use cuda_std::{Ptr, group};
+use cuda_std::{Ptr, group, math, unroll};
 
 use crate::product::element::Element;
 
@@ -72,16 +72,51 @@ pub(crate) trait Decode: Copy {
 pub struct OperandParts {
     /// The scaled centroids, laid out as the centroids.
     pub offsets: Ptr<u16>,
-    /// The scaled codewords, laid out as the codebooks. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to 16
-    /// bytes. One byte for each component: two numbers for each component of the padded dimension.
+    /// The scaled codewords, laid out as the codebooks: `dim` · 2^`bits` numbers, padded to 16 bytes.
     pub halves: Ptr<u16>,
 }
 
-/// Vectors whose f16 operands are computed from codes.
+/// The data from which [`Operand4`] computes four components.
+#[derive(Clone, Copy)]
+pub(crate) struct OperandSource {
+    /// The scaled parts of f16 operands.
+    pub parts: OperandParts,
+    /// The inverse of the scale of f16 operands.
+    pub down: f64,
+    /// Four components of the centre; zeros if there is no centre.
+    pub centre: [f32; 4],
+}
+
+/// Four components of the vector for which the list scan computes exact products, up to the errors that
+/// [`crate::product::bounds`] covers.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    /// The components, minus the centre.
+    pub values: [f64; 4],
+    /// At least the size of each component, and of the part of it that is multiplied apart.
+    pub sizes: [f64; 4],
+    /// Codes of bytes: the sum of the squares of the bytes. Otherwise 0.
+    pub code_squares: f64,
+}
+
+impl Held {
+    /// Components that are f16, in two words, times `down`.
+    #[inline(always)]
+    pub fn of_halves(words: [u32; 2], down: f64) -> Held {
+        let mut values = [0.0; 4];
+        unroll::<4>(|e| values[e] = math::f16_to_f32((words[e / 2] >> (16 * (e % 2))) as u16) as f64 * down);
+        Held { values, sizes: values, code_squares: 0.0 }
+    }
+}
+
+/// Vectors whose operands are computed from codes.
 pub(crate) trait Operand4: Decode {
-    /// The operands of components 4·`quad` .. of a row as two words, with the same bits as in the list scan.
+    /// Whether the codes are the operands, so that the bound of their sizes is measured.
+    const CODES: bool;
+
+    /// The operands of components 4·`quad` .. of a row, with the same values as in the list scan.
     ///
     /// # Safety
-    /// As [`Decode::load4`]; the parts are those of the rows.
-    unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2];
+    /// As [`Decode::load4`]; the source is that of the rows and of the quad.
+    unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held;
 }

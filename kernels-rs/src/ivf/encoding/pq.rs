@@ -4,7 +4,7 @@ use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{global, math, unroll};
 
-use super::{Decode, Operand4, OperandParts, StoredRows};
+use super::{Decode, Held, Operand4, OperandParts, OperandSource, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
@@ -20,7 +20,7 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of product-quantizer codes.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan = RowScan { kernel: scan_codes, append_queries: 64, table: true };
+pub const SCAN: RowScan = RowScan { kernel: scan_codes, append_queries: 64, table: true, planes: false };
 
 scan_kernels! {
     fn scan_codes(key: ScanKey) {
@@ -300,14 +300,16 @@ impl Decode for Codes {
 }
 
 impl Operand4 for Codes {
+    const CODES: bool = false;
+
     #[inline(always)]
-    unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2] {
-        let OperandParts { offsets, halves } = parts;
+    unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held {
+        let OperandParts { offsets, halves } = from.parts;
         let operands = Operands { codes: *self, offsets: *offsets, halves: *halves };
         // SAFETY: as the caller promises; codes name places of the halves.
         unsafe {
             let half = |at: u32| global::load_nc(halves.wrapping_add(at as usize));
-            operands.quad(row, quad, operands.offset4(list, quad), half)
+            Held::of_halves(operands.quad(row, quad, operands.offset4(list, quad), half), from.down)
         }
     }
 }

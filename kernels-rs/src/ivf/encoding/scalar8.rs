@@ -4,66 +4,58 @@
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
 //!
-//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows of codes are padded to a multiple of
-//! eight bytes.
+//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows hold code − 128 as signed bytes,
+//! padded to a multiple of sixteen bytes: tensor cores multiply signed bytes with signed bytes, and centred codes have
+//! smaller errors.
 //!
 //! # Operands
-//! As for product-quantizer codes, the operand is computed from scaled f16 parts
-//! ([`crate::ivf::code_bounds::ScaleCodes`]):
-//!
-//! ```text
-//! operand = f16(code * step + f16(offset_l + least))       // one fused multiply-add for two components
-//! ```
-//!
-//! A code becomes an f16 without conversion: 0x6400 | code is the f16 1024 + code, and the subtraction of 1024 is
-//! exact. No table is in shared memory, and a thread loads the parts of its eight components once for all its rows.
+//! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
+//! reads one byte for each component and decodes nothing, and the index keeps nothing but the codes.
 
-use cuda_std::global::{U32x2, U32x4};
-use cuda_std::shared::SharedPtr;
-use cuda_std::{global, math, unroll};
+use cuda_std::{global, unroll};
 
-use super::{Decode, Operand4, OperandParts, StoredRows};
+use super::flat::InMemory;
+use super::{Decode, Held, Operand4, OperandSource, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
-use crate::ivf::list_scan::{
-    CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
-    scan_kernels,
-};
+use crate::ivf::list_scan::{Residence, ScanKey, ScanLists, Tile, scan, scan_kernels};
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
-use crate::product::element;
+use crate::product::element::{self, Element, I8};
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of codes of one byte.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan = RowScan { kernel: scan_bytes, append_queries: 64, table: false };
+pub const SCAN: RowScan = RowScan { kernel: scan_bytes, append_queries: 64, table: false, planes: true };
 
 scan_kernels! {
     fn scan_bytes(key: ScanKey) {
-        /// With two blocks a multiprocessor this kernel would spill 8 bytes on some architectures.
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
-            scan_scalar8_64(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+            scan_scalar8_64 = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
-            scan_scalar8_64_streamed(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+            scan_scalar8_64_streamed = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+            scan_scalar8_16 = scan::<Codes, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+            scan_scalar8_16_streamed = scan::<Codes, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+            append_scalar8(min_blocks = 1) = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
-            append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+            append_scalar8_streamed = scan::<Codes, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
-            scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, false>,
+            scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, true, false>,
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
-            scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, false>,
+            scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_scalar8_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, true>,
+            append_scalar8_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, true>,
+            append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Codes, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
+
+/// The codes as stored, for queries of two planes.
+type Codes = InMemory<true, true>;
 
 rerank_kernels! {
     /// The kernel that re-ranks codes.
@@ -95,53 +87,35 @@ pub(crate) struct Scalar8 {
     stride: u32,
 }
 
-/// Two codes, the low and the third byte of `bytes`, as f16.
-#[inline(always)]
-fn two_f16(bytes: u32) -> u32 {
-    // 1024 + code in each half; the other operand is −1024.
-    math::add_f16x2(bytes & 0x00ff_00ff | 0x6400_6400, 0xe400_e400)
-}
-
-/// Four codes, one in each byte, as f16 in order.
-#[inline(always)]
-fn four_f16(codes: u32) -> [u32; 2] {
-    let spread = |two: u32| two & 0xff | (two & 0xff00) << 8;
-    [two_f16(spread(codes)), two_f16(spread(codes >> 16))]
-}
-
-/// The parts of the operands of four components of one list.
-#[derive(Clone, Copy)]
-struct QuadParts {
-    base: [u32; 2],
-    step: [u32; 2],
-}
-
-impl QuadParts {
-    /// The parts of components 4·`quad` .. of `list`; zeros from the stride on.
+impl Scalar8 {
+    /// The decoded values of code 128 for components 4·`quad` .. of a list, minus the centre. The scan takes them for
+    /// exact numbers; what the roundings here lose is part of the residual that [`crate::ivf::code_bounds`] measures.
     ///
     /// # Safety
-    /// The list exists, and the parts have this stride.
+    /// The list exists, and the quad is inside the stride.
     #[inline(always)]
-    unsafe fn of(parts: OperandParts, stride: u32, list: u32, quad: u32) -> Self {
-        if 4 * quad >= stride {
-            return Self { base: [0; 2], step: [0; 2] };
-        }
+    pub(crate) unsafe fn offset4(&self, list: u32, quad: u32, centre: [f32; 4]) -> [f32; 4] {
+        let StoredRows { codebooks, centroids, .. } = self.rows;
         let at = 4 * quad as usize;
-        // SAFETY: the quad is inside the stride, which is a multiple of four.
+        // SAFETY: as the caller promises.
         unsafe {
-            let two = |from: *const u16| global::load_nc(from.cast::<U32x2>()).0;
-            let offset = two(parts.offsets.wrapping_add(list as usize * stride as usize + at));
-            let least = two(parts.halves.wrapping_add(at));
-            let step = two(parts.halves.wrapping_add(stride as usize + at));
-            Self { base: [math::add_f16x2(offset[0], least[0]), math::add_f16x2(offset[1], least[1])], step }
+            let least = element::F32::load4(*codebooks, quad);
+            let centroid = element::F32::load4(centroids.wrapping_add(list as usize * self.stride as usize + at), 0);
+            let step = self.step4(quad);
+            let mut offset = [0.0; 4];
+            unroll::<4>(|e| offset[e] = (centroid[e] + (least[e] + 128.0 * step[e])) - centre[e]);
+            offset
         }
     }
 
-    /// The operands of four codes.
+    /// The steps of components 4·`quad` ...
+    ///
+    /// # Safety
+    /// The quad is inside the stride.
     #[inline(always)]
-    fn operands(&self, codes: u32) -> [u32; 2] {
-        let codes = four_f16(codes);
-        [math::fma_f16x2(codes[0], self.step[0], self.base[0]), math::fma_f16x2(codes[1], self.step[1], self.base[1])]
+    pub(crate) unsafe fn step4(&self, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises; the steps follow the least values.
+        unsafe { element::F32::load4(self.rows.codebooks.wrapping_add(self.stride as usize), quad) }
     }
 }
 
@@ -158,10 +132,10 @@ impl Decode for Scalar8 {
         let StoredRows { rows, code_bytes, codebooks, centroids, .. } = self.rows;
         let stride = self.stride;
         let at = 4 * quad as usize;
-        // SAFETY: the quad is inside the row, whose bytes are a multiple of eight, and inside the stride.
+        // SAFETY: the quad is inside the row, whose bytes are a multiple of sixteen, and inside the stride.
         unsafe {
             let codes = rows.wrapping_add(row as usize * code_bytes as usize + at);
-            let codes = global::load_nc(codes.cast::<u32>());
+            let codes = global::load_nc(codes.cast::<u32>()) ^ 0x8080_8080;
             let four = |from: *const f32| global::load_nc(from.cast::<global::F32x4>()).0;
             let least = four(codebooks.wrapping_add(at));
             let step = four(codebooks.wrapping_add(stride as usize + at));
@@ -183,74 +157,23 @@ impl Decode for Scalar8 {
 }
 
 impl Operand4 for Scalar8 {
+    const CODES: bool = true;
+
     #[inline(always)]
-    unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2] {
+    unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held {
         let StoredRows { rows, code_bytes, .. } = self.rows;
-        // SAFETY: as the caller promises; rows are multiples of eight bytes.
+        // SAFETY: as the caller promises; rows are multiples of sixteen bytes.
         unsafe {
-            let codes = rows.wrapping_add(row as usize * code_bytes as usize + 4 * quad as usize);
-            QuadParts::of(parts, self.stride, list, quad).operands(global::load_nc(codes.cast::<u32>()))
-        }
-    }
-}
-
-/// Codes in the form that a list scan reads.
-#[derive(Clone, Copy)]
-pub(crate) struct Scaled {
-    codes: *const u8,
-    code_bytes: u32,
-    dim: u32,
-    parts: OperandParts,
-}
-
-impl Rows for Scaled {
-    const DENSE: bool = false;
-    const FACTORS: bool = true;
-    const PARTIAL: bool = false;
-    const STAGES: u32 = STAGES;
-    /// The codes of the thread's eight components, for each of its rows.
-    type Ahead = [[u32; 2]; ROWS_A_THREAD];
-
-    #[inline(always)]
-    fn of(launch: &ScanLists) -> Self {
-        let ScanLists { stored: StoredRows { rows, code_bytes, dim, .. }, parts, .. } = *launch;
-        Self { codes: *rows, code_bytes, dim, parts }
-    }
-
-    #[inline(always)]
-    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
-
-    #[inline(always)]
-    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
-        let (row, part) = (thread / 8, thread % 8);
-        let component = chunk * CHUNK + 8 * part;
-        let mut found = [[0; 2]; ROWS_A_THREAD];
-        if component < self.dim {
-            unroll::<ROWS_A_THREAD>(|i| {
-                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
-                let at = self.codes.wrapping_add(row * self.code_bytes as usize + component as usize);
-                // SAFETY: the row exists; its bytes are a multiple of eight, and so is the component.
-                found[i] = unsafe { global::load_nc(at.cast::<U32x2>()) }.0;
+            let codes = I8::load4(rows.wrapping_add(row as usize * code_bytes as usize).cast(), quad);
+            let (offset, step) = (self.offset4(list, quad, from.centre), self.step4(quad));
+            let mut held = Held { values: [0.0; 4], sizes: [0.0; 4], code_squares: 0.0 };
+            unroll::<4>(|e| {
+                let (code, offset) = (codes[e] as f64, offset[e] as f64);
+                held.values[e] = offset + code * step[e] as f64;
+                held.sizes[e] = held.values[e].abs().max(offset.abs());
+                held.code_squares += code * code;
             });
-        }
-        found
-    }
-
-    #[inline(always)]
-    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, _: u32, chunk: u32, thread: u32, found: Self::Ahead) {
-        let (row, part) = (thread / 8, thread % 8);
-        let (quad, stride) = (chunk * (CHUNK / 4) + 2 * part, self.dim.next_multiple_of(4));
-        // SAFETY: rows row + 32·i < 128, which exist; the swizzle repeats after 8 rows. Components from the stride on
-        // are zeros.
-        unsafe {
-            let to = to.add(chunk_offset(row, part));
-            let low = QuadParts::of(self.parts, stride, list, quad);
-            let high = QuadParts::of(self.parts, stride, list, quad + 1);
-            unroll::<ROWS_A_THREAD>(|i| {
-                let (low, high) = (low.operands(found[i][0]), high.operands(found[i][1]));
-                let to = to.add(i as u32 * (THREADS / 8) * CHUNK_BYTES).cast::<U32x4>();
-                to.store(U32x4([low[0], low[1], high[0], high[1]]));
-            });
+            held
         }
     }
 }

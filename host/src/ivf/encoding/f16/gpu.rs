@@ -67,7 +67,7 @@ impl StoredPlan for F16Plan {
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         // SAFETY: as the caller promises; the plan reserved both arrays.
         unsafe {
-            source.copy_codes(memory.at(self.rows).as_bytes(), self.row_bytes)?;
+            source.copy_codes(memory.at(self.rows).as_bytes(), self.row_bytes, 0)?;
             source.copy_row_lists(memory.at(self.row_lists))
         }
     }

@@ -46,7 +46,7 @@ impl StoredPlan for FlatPlan {
         Stored {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
-            operands: self.shape.operands,
+            operands: self.shape.operands.into(),
             row_bytes: self.shape.row_bytes() as u32,
             measuring,
             ..Stored::new(scan, RerankKernels::Stored(element.key()), memory.at(self.rows).into())
@@ -59,7 +59,7 @@ impl StoredPlan for FlatPlan {
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         // SAFETY: as the caller promises; the plan reserved the rows.
-        unsafe { source.copy_codes(memory.at(self.rows), self.shape.row_bytes()) }
+        unsafe { source.copy_codes(memory.at(self.rows), self.shape.row_bytes(), 0) }
     }
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {

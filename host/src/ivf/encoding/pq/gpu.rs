@@ -83,7 +83,7 @@ impl StoredPlan for PqPlan<'_> {
         let OnStream { runtime, stream } = source.on;
         // SAFETY: as the caller promises; the plan reserved every part.
         unsafe {
-            source.copy_codes(memory.at(self.codes), self.quantizer.code_bytes())?;
+            source.copy_codes(memory.at(self.codes), self.quantizer.code_bytes(), 0)?;
             runtime.copy_to_device(stream, memory.at(self.codebooks), self.quantizer.codebooks())?;
             source.copy_row_lists(memory.at(self.row_lists))
         }

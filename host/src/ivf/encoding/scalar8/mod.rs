@@ -184,7 +184,7 @@ impl Codec for Scalar8Codec {
     }
 
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
-        Box::new(Scalar8Plan::new(layout, shape, self.parts(), self.reach()))
+        Box::new(Scalar8Plan::new(layout, shape, self.parts()))
     }
 }
 

@@ -1,0 +1,457 @@
+//! Scores of codes of one byte ([`PrepareScalar8Queries`], [`PairTerms`] and the list scan): each is within its bound
+//! of the distance of the decoded vector, which is summed here in f64 by a plain loop.
+
+use cuda_std::emulator::Buffer;
+use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
+use test_random::Random;
+use warpann_kernels::NO_ROW;
+use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::encoding::scalar8::{SCAN, measuring};
+use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
+use warpann_kernels::ivf::list_scan::{ScanLists, Tile};
+use warpann_kernels::ivf::scalar8_queries::{PairTerms, PrepareScalar8Queries};
+use warpann_kernels::product::instruction::Instruction;
+use warpann_kernels::product::metric::Metric;
+
+use crate::lists::METRICS;
+
+/// Rows of lists start at multiples of this.
+const PAD: u32 = 8;
+
+/// The sizes of queries, steps, least values and centroids.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Numbers {
+    Ordinary,
+    /// Some steps are zero, some components of queries are large.
+    Uneven,
+    /// Components of about this power of two.
+    Scaled(i32),
+    /// All queries are zero.
+    ZeroQueries,
+    /// All steps are zero.
+    ZeroSteps,
+}
+
+/// An index of codes, and queries with probes.
+struct Case {
+    metric: Metric,
+    numbers: Numbers,
+    dim: usize,
+    centre: Option<Vec<f32>>,
+    /// Least values and steps, padded.
+    tables: Vec<f32>,
+    centroids: Vec<f32>,
+    starts: Vec<u32>,
+    lengths: Vec<u32>,
+    /// The list of each row of the storage.
+    row_lists: Vec<u32>,
+    /// Codes as an index has them, `dim` bytes a row.
+    codes: Vec<u8>,
+    queries: Vec<f32>,
+    probes: usize,
+    probed_lists: Vec<u32>,
+}
+
+impl Case {
+    fn random(random: &mut Random, metric: Metric, numbers: Numbers, dim: usize, queries: usize) -> Case {
+        let stride = dim.next_multiple_of(4);
+        let unit = if let Numbers::Scaled(power) = numbers { 2f32.powi(power) } else { 1.0 };
+        let padded = |values: Vec<f32>| {
+            let mut rows = Vec::new();
+            for row in values.chunks(dim) {
+                rows.extend_from_slice(row);
+                rows.resize(rows.len().next_multiple_of(stride), 0.0);
+            }
+            rows
+        };
+        let (lengths, mut starts, mut end) = (vec![37u32, 0, 5, 131], Vec::new(), 0);
+        for length in &lengths {
+            starts.push(end);
+            end += length.next_multiple_of(PAD);
+        }
+        // Scans copy whole tiles.
+        let rows = end as usize + 128;
+        let mut row_lists = vec![NO_ROW; rows];
+        for (list, (start, length)) in (0..).zip(starts.iter().zip(&lengths)) {
+            row_lists[*start as usize..][..*length as usize].fill(list);
+        }
+        let of = |random: &mut Random, count: usize, size: f32| -> Vec<f32> {
+            (0..count).map(|_| random.signed_unit() * size * unit).collect()
+        };
+        let mut steps: Vec<f32> = of(random, dim, 0.03).iter().map(|step| step.abs()).collect();
+        let mut of_queries = of(random, queries * dim, 6.0);
+        match numbers {
+            Numbers::Uneven => {
+                steps.iter_mut().step_by(3).for_each(|step| *step = 0.0);
+                of_queries.iter_mut().step_by(7).for_each(|x| *x *= 1e4);
+            }
+            Numbers::ZeroQueries => of_queries.fill(0.0),
+            Numbers::ZeroSteps => steps.fill(0.0),
+            Numbers::Ordinary | Numbers::Scaled(_) => {}
+        }
+        if matches!(metric, Metric::Cosine) {
+            for row in of_queries.chunks_exact_mut(dim) {
+                let norm = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+                if norm > 0.0 {
+                    row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+                }
+            }
+        }
+        let mut codes: Vec<u8> = (0..rows * dim).map(|_| random.bits() as u8).collect();
+        // Rows of extremes.
+        for (row, code) in [0, 255, 128].into_iter().enumerate() {
+            codes[row * dim..][..dim].fill(code);
+        }
+        let least = of(random, dim, 4.0);
+        let centre = matches!(metric, Metric::L2).then(|| padded(of(random, dim, 3.0)));
+        let probes = 3;
+        let mut probed_lists = Vec::new();
+        for query in 0..queries {
+            let mut order: Vec<u32> = (0..lengths.len() as u32).collect();
+            random.shuffle(&mut order);
+            order[0] = if query % 5 == 4 { NO_ROW } else { order[0] };
+            probed_lists.extend_from_slice(&order[..probes]);
+        }
+        Case {
+            metric,
+            numbers,
+            dim,
+            centre,
+            tables: [padded(least), padded(steps)].concat(),
+            centroids: padded(of(random, lengths.len() * dim, 5.0)),
+            starts,
+            lengths,
+            row_lists,
+            codes,
+            queries: padded(of_queries),
+            probes,
+            probed_lists,
+        }
+    }
+
+    fn stride(&self) -> usize {
+        self.dim.next_multiple_of(4)
+    }
+
+    fn query_count(&self) -> usize {
+        self.queries.len() / self.stride()
+    }
+
+    /// The decoded vector of a row, by the definition of the encoding.
+    fn decoded(&self, row: usize) -> Vec<f32> {
+        let (least, steps) = self.tables.split_at(self.stride());
+        let centroid = &self.centroids[self.row_lists[row] as usize * self.stride()..];
+        let code = |i: usize| f32::from(self.codes[row * self.dim + i]);
+        (0..self.dim).map(|i| centroid[i] + (least[i] + code(i) * steps[i])).collect()
+    }
+
+    /// The distance of a query and a row, less is better, and the scale of its summands.
+    fn distance(&self, query: usize, row: usize) -> (f64, f64) {
+        let (mut product, mut of_x, mut of_r, mut square) = (0.0, 0.0, 0.0, 0.0);
+        for (x, r) in self.queries[query * self.stride()..].iter().zip(self.decoded(row)) {
+            let (x, r) = (f64::from(*x), f64::from(r));
+            product += x * r;
+            of_x += x * x;
+            of_r += r * r;
+            square += (x - r) * (x - r);
+        }
+        match self.metric {
+            Metric::L2 => (square, of_x + of_r),
+            Metric::InnerProduct => (-product, (of_x * of_r).sqrt()),
+            Metric::Cosine if of_x * of_r == 0.0 => (0.0, 1.0),
+            Metric::Cosine => (-product / (of_x * of_r).sqrt(), 1.0),
+        }
+    }
+}
+
+/// The data of queries and rows that the kernels compute before a scan.
+struct Prepared {
+    rows: Buffer<u8>,
+    values: Buffer<f32>,
+    planes: Buffer<u8>,
+    factors: Vec<f32>,
+    errors: Vec<f32>,
+    shifts: Vec<f32>,
+    row_bytes: usize,
+    tables: Buffer<f32>,
+    centroids: Buffer<f32>,
+    centre: Option<Buffer<f32>>,
+    queries: Buffer<f32>,
+}
+
+impl Prepared {
+    fn stored(&self, case: &Case) -> StoredRows {
+        StoredRows {
+            rows: self.rows.as_ptr(),
+            code_bytes: self.row_bytes as u32,
+            bits: 0,
+            width: 0,
+            dim: case.dim as u32,
+            codebooks: self.tables.as_ptr(),
+            centroids: self.centroids.as_ptr(),
+        }
+    }
+
+    /// Measures the rows, and prepares the queries.
+    fn of(case: &Case) -> Prepared {
+        let (row_bytes, count, queries) = (case.dim.next_multiple_of(16), case.row_lists.len(), case.query_count());
+        let mut rows = Vec::new();
+        for row in case.codes.chunks(case.dim) {
+            rows.extend(row.iter().map(|&code| (i32::from(code) - 128) as i8 as u8));
+            rows.resize(rows.len().next_multiple_of(row_bytes), 0);
+        }
+        let mut prepared = Prepared {
+            rows: Buffer::from_slice(&rows),
+            values: Buffer::new_poisoned(count),
+            planes: Buffer::new_poisoned(2 * queries * row_bytes),
+            factors: Vec::new(),
+            errors: Vec::new(),
+            shifts: Vec::new(),
+            row_bytes,
+            tables: Buffer::from_slice(&case.tables),
+            centroids: Buffer::from_slice(&case.centroids),
+            centre: case.centre.as_ref().map(|centre| Buffer::from_slice(centre)),
+            queries: Buffer::from_slice(&case.queries),
+        };
+        let (row_lists, greatest) = (Buffer::from_slice(&case.row_lists), Buffer::from_slice(&[0u32]));
+        let mut bounds = Buffer::from_slice(&[0u32; 6]);
+        let cosines = matches!(case.metric, Metric::Cosine);
+        let launch = MeasureCodes {
+            stored: prepared.stored(case),
+            row_lists: row_lists.as_ptr(),
+            row_count: count as u32,
+            centre: prepared.centre.as_ref().map(|centre| centre.as_ptr()),
+            metric: case.metric,
+            row_factors: cosines.into(),
+            greatest: greatest.as_ptr(),
+            parts: OperandParts::default(),
+            values: prepared.values.as_mut_ptr(),
+            bounds: bounds.as_mut_ptr().take(2),
+            greatest_factor: bounds.as_mut_ptr().skip(4).take(1),
+            code_norm: bounds.as_mut_ptr().skip(5),
+        };
+        // SAFETY: the buffers are as long as the fields say.
+        unsafe { crate::launch(measuring(), launch.config(), launch) };
+        let floats = |len: usize| Buffer::<f32>::new_poisoned(len);
+        let (mut factors, mut errors, mut shifts) = (floats(queries), floats(queries), floats(queries));
+        let launch = PrepareScalar8Queries {
+            rows: prepared.queries.as_ptr(),
+            count: queries as u32,
+            stored: prepared.stored(case),
+            centre: prepared.centre.as_ref().map(|centre| centre.as_ptr()),
+            metric: if cosines { Metric::InnerProduct } else { case.metric },
+            cosines: cosines.into(),
+            base_bounds: bounds.as_ptr().cast(),
+            planes: prepared.planes.as_mut_ptr(),
+            factors: factors.as_mut_ptr(),
+            errors: errors.as_mut_ptr(),
+            shifts: shifts.as_mut_ptr(),
+        };
+        // SAFETY: as above.
+        unsafe { crate::launch(&PrepareScalar8Queries::KERNEL, launch.config(), launch) };
+        (prepared.factors, prepared.errors, prepared.shifts) = (factors.to_vec(), errors.to_vec(), shifts.to_vec());
+        prepared
+    }
+}
+
+/// Pairs in the order of lists, and items of at most `tile` of them.
+struct Pairs {
+    /// (query, probe, list), in the order of places.
+    all: Vec<(usize, usize, u32)>,
+    items: Vec<U32x4>,
+    slots: Vec<u32>,
+    first_pairs: Vec<u32>,
+}
+
+impl Pairs {
+    fn of(case: &Case, tile: usize) -> Pairs {
+        let mut pairs = Pairs {
+            all: Vec::new(),
+            items: Vec::new(),
+            slots: vec![0; case.probed_lists.len()],
+            first_pairs: Vec::new(),
+        };
+        for list in 0..case.lengths.len() as u32 {
+            let first = pairs.all.len();
+            pairs.first_pairs.push(first as u32);
+            if case.lengths[list as usize] == 0 {
+                continue;
+            }
+            for (at, _) in case.probed_lists.iter().enumerate().filter(|(_, probed)| **probed == list) {
+                pairs.slots[at] = (pairs.all.len() - first) as u32;
+                pairs.all.push((at / case.probes, at % case.probes, list));
+            }
+            for place in (first..pairs.all.len()).step_by(tile) {
+                let count = (pairs.all.len() - place).min(tile) as u32;
+                let rows = (0..case.lengths[list as usize]).step_by(128);
+                pairs.items.extend(rows.map(|row| U32x4([list, place as u32, count, row])));
+            }
+        }
+        pairs
+    }
+}
+
+/// The terms of the pairs, by a launch.
+fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
+    let probed = Buffer::from_slice(&case.probed_lists);
+    let [lengths, slots, first_pairs] =
+        [&case.lengths, &pairs.slots, &pairs.first_pairs].map(|values| Buffer::from_slice(values));
+    let mut terms = Buffer::<f32>::new_poisoned(pairs.all.len());
+    let launch = PairTerms {
+        rows: prepared.queries.as_ptr(),
+        stored: prepared.stored(case),
+        centre: prepared.centre.as_ref().map(|centre| centre.as_ptr()),
+        metric: if matches!(case.metric, Metric::L2) { Metric::L2 } else { Metric::InnerProduct },
+        probed_lists: probed.as_ptr(),
+        pair_count: case.probed_lists.len() as u32,
+        probes: case.probes as u32,
+        first_probe: 0,
+        end_probe: case.probes as u32,
+        lengths: lengths.as_ptr(),
+        slots: Some(slots.as_ptr()),
+        first_pairs: first_pairs.as_ptr(),
+        terms: terms.as_mut_ptr(),
+    };
+    // SAFETY: the buffers are as long as the fields say; each pair with vectors has a place.
+    unsafe { crate::launch(&PairTerms::KERNEL, launch.config(), launch) };
+    terms
+}
+
+/// Scans all pairs with the kernel of a tile, and checks every score. Returns the greatest share of a bound that an
+/// error takes, and the greatest bound in parts of the scale of its distance.
+fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
+    let what = format!("{:?}, {:?}, dim {}, {instruction:?} {tile:?}", case.metric, case.numbers, case.dim);
+    let prepared = Prepared::of(case);
+    let pairs = Pairs::of(case, SCAN.queries(tile) as usize);
+    let terms = terms(case, &prepared, &pairs);
+    let appends = tile == Tile::Append;
+    let capacity = case.row_lists.len() * case.probes;
+    // Where each probe's scores start in the row of its query.
+    let offset = |query: usize, probe: usize| -> u32 {
+        let lists = &case.probed_lists[query * case.probes..][..probe];
+        lists.iter().filter_map(|&list| case.lengths.get(list as usize)).map(|len| len.next_multiple_of(PAD)).sum()
+    };
+    // A threshold that about half of the scores exceed.
+    let threshold = |query: usize| {
+        let all = pairs.all.iter().filter(|(of, _, _)| *of == query);
+        let rows = all.flat_map(|&(_, _, list)| (0..case.lengths[list as usize]).map(move |i| (list, i)));
+        let mut all: Vec<f64> =
+            rows.map(|(list, i)| case.distance(query, (case.starts[list as usize] + i) as usize).0).collect();
+        all.sort_by(f64::total_cmp);
+        (all.get(all.len() / 2).copied().unwrap_or(0.0) - f64::from(prepared.shifts[query])) as f32
+    };
+    let grouped: Vec<U32x4> = pairs
+        .all
+        .iter()
+        .map(|&(query, probe, _)| {
+            let (factor, offset) = (prepared.factors[query].to_bits(), offset(query, probe));
+            let start = query as u32 * capacity as u32 + offset;
+            let record = if appends {
+                [query as u32, offset, threshold(query).to_bits(), factor]
+            } else {
+                [query as u32, start, 0, factor]
+            };
+            U32x4(record)
+        })
+        .collect();
+    let (items, grouped_at) = (Buffer::from_slice(&pairs.items), Buffer::from_slice(&grouped));
+    let item_count = Buffer::from_slice(&[pairs.items.len() as u32]);
+    let (starts, lengths) = (Buffer::from_slice(&case.starts), Buffer::from_slice(&case.lengths));
+    let mut scores = Buffer::from_slice(&vec![f32::NAN; case.query_count() * capacity]);
+    let mut places = Buffer::from_slice(&vec![NO_ROW; case.query_count() * capacity]);
+    let mut counts = Buffer::from_slice(&vec![0u32; case.query_count()]);
+    let launch = ScanLists {
+        queries: prepared.planes.as_ptr().cast(),
+        stride: prepared.row_bytes as u32 / 2,
+        items: items.as_ptr(),
+        item_count: Some(item_count.as_ptr()),
+        item_rows: 128,
+        grouped: grouped_at.as_ptr(),
+        terms: terms.as_ptr(),
+        list_starts: starts.as_ptr(),
+        lengths: lengths.as_ptr(),
+        values: prepared.values.as_ptr(),
+        row_factors: matches!(case.metric, Metric::Cosine).into(),
+        scores: scores.as_mut_ptr(),
+        places: places.as_mut_ptr(),
+        counts: counts.as_mut_ptr(),
+        capacity: capacity as u32,
+        base: prepared.rows.as_ptr().cast(),
+        ..ScanLists::default()
+    };
+    let (kernel, config): (_, LaunchConfig) =
+        SCAN.kernel_and_config(&launch, (instruction, tile), pairs.items.len() as u64, 2);
+    // SAFETY: the buffers are as long as the fields say, and the storage ends with a whole tile.
+    unsafe { crate::launch(kernel, config, launch) };
+
+    let (scores, places, counts) = (scores.to_vec(), places.to_vec(), counts.to_vec());
+    let (mut share, mut width) = (0f64, 0f64);
+    for &(query, probe, list) in &pairs.all {
+        let (error, shift) = (f64::from(prepared.errors[query]), f64::from(prepared.shifts[query]));
+        for i in 0..case.lengths[list as usize] {
+            let (distance, scale) = case.distance(query, (case.starts[list as usize] + i) as usize);
+            let at = query * capacity;
+            let place = offset(query, probe) + i;
+            let score = if appends {
+                let found = &places[at..][..counts[query] as usize];
+                let limit = f64::from(threshold(query));
+                match found.iter().position(|&found| found == place) {
+                    Some(found) => scores[at + found],
+                    None => {
+                        let may_be_left_out = error == f64::INFINITY || distance + error >= limit + shift;
+                        assert!(may_be_left_out, "{what}: {distance} is left out");
+                        continue;
+                    }
+                }
+            } else {
+                scores[at + place as usize]
+            };
+            if error < f64::INFINITY {
+                let off = (f64::from(score) + shift - distance).abs();
+                assert!(off <= error, "{what}: query {query}, row {i} of list {list}: {off:e} above {error:e}");
+                share = share.max(off / error);
+                width = width.max(error / scale);
+            }
+        }
+    }
+    (share, width)
+}
+
+const TILES: [(Instruction, Tile); 5] = [
+    (Instruction::MmaSync, Tile::Of16),
+    (Instruction::MmaSync, Tile::Of64),
+    (Instruction::MmaSync, Tile::Append),
+    (Instruction::Wgmma, Tile::Of64),
+    (Instruction::Wgmma, Tile::Append),
+];
+
+#[test]
+fn scores_are_within_bounds_that_are_narrow() {
+    let mut random = Random::new(46);
+    for (dim, queries) in [(1, 3), (3, 20), (20, 70), (128, 7), (133, 9), (400, 5)] {
+        for metric in METRICS {
+            let case = Case::random(&mut random, metric, Numbers::Ordinary, dim, queries);
+            for tile in TILES {
+                let (share, width) = check(&case, tile);
+                assert!(share > 0.0 && width < 1e-3, "dim {dim}, {metric:?}: {share}, {width}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scores_of_unusual_numbers_are_within_their_bounds() {
+    let mut random = Random::new(47);
+    let scales = [-140, -100, -60, -20, 20, 55, 61, 66, 100].map(Numbers::Scaled);
+    for numbers in [Numbers::Uneven, Numbers::ZeroQueries, Numbers::ZeroSteps].into_iter().chain(scales) {
+        for metric in METRICS {
+            let case = Case::random(&mut random, metric, numbers, 21, 6);
+            let (_, width) = check(&case, (Instruction::MmaSync, Tile::Of16));
+            check(&case, (Instruction::MmaSync, Tile::Append));
+            if let (Numbers::Scaled(-20..=55), Metric::L2) = (numbers, metric) {
+                assert!(width > 0.0 && width < 1e-3, "{numbers:?}: {width}");
+            }
+        }
+    }
+}
