@@ -6,7 +6,8 @@
 //! warp have none. Then three steps follow, so that no step runs for the pairs of one lane only:
 //! 1. lanes with such a group write its eight sums to shared memory;
 //! 2. the warp compares four groups at once, a pair a lane, and pairs that are kept go into the queue of the warp;
-//! 3. a queue of more than 32 pairs is appended to the lists of the queries, so that the atomics overlap.
+//! 3. 32 pairs of the queue at once are appended to the lists of the queries: their atomics overlap, and their answers
+//!    are awaited when the next 32 come.
 //!
 //! # Shared memory
 //! The header of a block: the numbers of its 128 queries, the data of the tiles in flight, and for each warp the groups
@@ -36,7 +37,7 @@ const EXAMINED: u32 = 16;
 const GROUP_PAIRS: u32 = 8;
 /// Bytes of the sums of a group, and of its place in the tile.
 const GROUP_BYTES: u32 = GROUP_PAIRS * 4 + 4;
-/// Capacity of the queue of a warp in pairs: as many as may wait, and one more from each lane.
+/// Capacity of the queue of a warp in pairs: fewer than 32 that wait, and one more from each lane.
 const QUEUE: u32 = 64;
 /// Bytes of the groups and of the queue of a warp.
 const WARP_BYTES: u32 = EXAMINED * GROUP_BYTES + QUEUE * 16;
@@ -240,8 +241,22 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
     }
 }
 
-/// Appends the pairs whose lower bound is at most the query's threshold to the query's list.
-struct AppendWithin<B> {
+/// A pair that a lane appends: its upper bound as bits, its row of the base, its query, and its place in the query's
+/// list, which an atomic operation returns some time after it was asked.
+#[derive(Clone, Copy)]
+struct Taken {
+    upper: u32,
+    row: u32,
+    query: u32,
+    place: u32,
+}
+
+/// The place of no pair.
+const NO_PLACE: u32 = u32::MAX;
+
+/// Appends the pairs whose lower bound is at most the query's threshold to the query's list. If `LATER`, a pair is stored
+/// when the next pairs are appended: that takes four registers, which kernels with `mma.sync` do not have.
+struct AppendWithin<B, const LATER: bool> {
     bounds: B,
     first_query: u32,
     /// Number of tiles of the block.
@@ -251,13 +266,15 @@ struct AppendWithin<B> {
     /// that are examined stand behind them: their sums, then their places.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
+    taken: Taken,
 }
 
-impl<B: PairBounds> AppendWithin<B> {
+impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
     #[inline(always)]
-    fn new(bounds: B, first_query: u32, tiles: u32) -> AppendWithin<B> {
+    fn new(bounds: B, first_query: u32, tiles: u32) -> Self {
         let (lane, queue) = (warp::lane_id(), SharedPtr::from_address(0));
-        AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0 }
+        let taken = Taken { upper: 0, row: 0, query: 0, place: NO_PLACE };
+        AppendWithin { bounds, first_query, tiles, lane, queue, queued: 0, taken }
     }
 
     /// The sums of the groups that are examined, eight for each.
@@ -280,48 +297,62 @@ impl<B: PairBounds> AppendWithin<B> {
         (lanes & ((1 << self.lane) - 1)).count_ones()
     }
 
-    /// Appends one pair to a list; the words are its upper bound, its base row, or a number that is none, and its query
-    /// in the block.
+    /// Takes the first 32 pairs of the queue, if there are more than `from`, and asks for their places in the lists. If
+    /// `LATER`, the pairs that were taken before are stored: only then is an answer needed.
     ///
     /// # Safety
-    /// The arrays of the pass are as long as its fields say.
+    /// The arrays of the pass are as long as its fields say; all lanes of the warp arrive.
     #[inline(always)]
-    unsafe fn append(&self, [upper, row, query, _]: [u32; 4]) {
-        let FilterPass { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = self.bounds.pass();
-        let query = self.first_query + query;
-        // Padded rows have the value +∞ and padded queries the threshold −∞, but an infinite threshold or a NaN lets
-        // such pairs pass.
-        if row >= row_count || query >= query_count {
+    unsafe fn append_queue(&mut self, from: u32) {
+        if self.queued <= from {
             return;
         }
-        // SAFETY: the query exists, and the place is checked.
+        let FilterPass { row_count, query_count, counts, .. } = self.bounds.pass();
+        // SAFETY: entries below `queued` were stored before the barrier, and the pairs of other warps have other queues.
         unsafe {
-            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
-            if place < out_stride {
-                let at = query as usize * out_stride as usize + place as usize;
+            if LATER {
+                self.store_taken();
+            }
+            warp::sync_warp(FULL_MASK);
+            if self.lane < self.queued {
+                let [upper, row, query, _] = self.queue.add(self.lane).load().0;
+                let query = self.first_query + query;
+                // Padded rows have the value +∞ and padded queries the threshold −∞, but an infinite threshold or a NaN
+                // lets such pairs pass.
+                if row < row_count && query < query_count {
+                    let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+                    self.taken = Taken { upper, row, query, place };
+                }
+            }
+            if !LATER {
+                self.store_taken();
+            }
+            let left = self.queued.saturating_sub(32);
+            if self.lane < left {
+                self.queue.add(self.lane).store(self.queue.add(32 + self.lane).load());
+            }
+            warp::sync_warp(FULL_MASK);
+            self.queued = left;
+        }
+    }
+
+    /// Stores the pair of the lane that was [taken](Self::append_queue) last.
+    ///
+    /// # Safety
+    /// As [`Self::append_queue`].
+    #[inline(always)]
+    unsafe fn store_taken(&mut self) {
+        let FilterPass { out_values, out_rows, out_stride, .. } = self.bounds.pass();
+        let Taken { upper, row, query, place } = self.taken;
+        if place < out_stride {
+            let at = query as usize * out_stride as usize + place as usize;
+            // SAFETY: the query exists, and the place is checked.
+            unsafe {
                 global::store(out_values.wrapping_add(at), f32::from_bits(upper));
                 global::store(out_rows.wrapping_add(at), row);
             }
         }
-    }
-
-    /// Appends the pairs of the queue to the lists if there are more than `from`.
-    ///
-    /// # Safety
-    /// As [`Self::append`]; all lanes of the warp arrive.
-    #[inline(always)]
-    unsafe fn append_queue(&mut self, from: u32) {
-        if self.queued > from {
-            warp::sync_warp(FULL_MASK);
-            let mut entry = self.lane;
-            while entry < self.queued.min(QUEUE) {
-                // SAFETY: entries below QUEUE, which were stored.
-                unsafe { self.append(self.queue.add(entry).load().0) };
-                entry += 32;
-            }
-            warp::sync_warp(FULL_MASK);
-            self.queued = 0;
-        }
+        self.taken.place = NO_PLACE;
     }
 
     /// Puts the pairs of the first `groups` examined groups that are kept into the queue. All lanes of the warp arrive.
@@ -334,12 +365,12 @@ impl<B: PairBounds> AppendWithin<B> {
         let mut group = self.lane / GROUP_PAIRS;
         warp::sync_warp(FULL_MASK);
         // SAFETY: groups below `groups` were stored before the barrier of the warp; the queue has room for one pair of
-        // each lane, because at most QUEUE − 32 wait.
+        // each lane, because at most 31 wait.
         unsafe {
             let tile: u32 = TileWord::Number.of::<u32>(info).load();
             let mut first = 0;
             while first < groups {
-                self.append_queue(QUEUE - 32);
+                self.append_queue(31);
                 let mut words = None;
                 if group < groups {
                     let place = self.places().add(group).load();
@@ -360,8 +391,13 @@ impl<B: PairBounds> AppendWithin<B> {
     }
 }
 
-impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usize, const COLUMNS: usize>
-    Epilogue<P, ROWS, COLUMNS> for AppendWithin<B>
+impl<
+    B: PairBounds,
+    P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const LATER: bool,
+> Epilogue<P, ROWS, COLUMNS> for AppendWithin<B, LATER>
 {
     /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies
     /// registers.
@@ -392,7 +428,7 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                     let mut groups = 0;
                     unroll::<{ 2 * GROUPS }>(|bit| {
                         let (group, half) = (bit / 2, bit % 2);
-                        if 4 * group < COLUMNS && any & (1 << bit) != 0 {
+                        if 4 * group < COLUMNS && any & (1 << bit) != 0 && groups < EXAMINED {
                             let hit = hits & (1 << bit) != 0;
                             let hitting = warp::ballot(FULL_MASK, hit);
                             let at = groups + self.rank(hitting);
@@ -413,7 +449,12 @@ impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usi
                 }
             });
             if visit + 1 == self.tiles {
-                self.append_queue(0);
+                while self.queued > 0 {
+                    self.append_queue(0);
+                }
+                if LATER {
+                    self.store_taken();
+                }
             }
         }
     }
@@ -469,10 +510,10 @@ pub(crate) unsafe fn visit<
             let dense = &mut DenseBounds { bounds, first_query, share };
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, dense);
         } else if const { RESIDENT && matches!(P::INSTRUCTION, Instruction::Wgmma) } {
-            let append = &mut AppendWithin::new(bounds, first_query, tiles);
+            let append = &mut AppendWithin::<B, true>::new(bounds, first_query, tiles);
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
         } else {
-            let append = &mut AppendWithin::new(bounds, first_query, tiles);
+            let append = &mut AppendWithin::<B, false>::new(bounds, first_query, tiles);
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, append);
         }
     }

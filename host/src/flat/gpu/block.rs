@@ -44,7 +44,7 @@ impl Tuning {
         // 0.086), 60,000 for four (0.076, 0.070). A set of rows that shares a launch must have no more.
         Tuning {
             direct_work: 48_000_000,
-            byte_row_work: 60,
+            byte_row_work: 250,
             shared_work: 48_000_000,
             sample_rows: 8192,
             range_list: 1024,
