@@ -335,7 +335,7 @@ impl<K: Key> Part<K> {
     /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it or `count`.
     #[inline(always)]
     unsafe fn filter(&mut self, threshold: u64, count: SharedPtr<u32>, survivors: SharedPtr<u64>, capacity: u32) {
-        let (lane, threads) = (warp::lane_id(), thread::block_dim_x());
+        let threads = thread::block_dim_x();
         let row = self.row;
         let (units, first) = (self.units, self.first);
         let bound = entry::key(threshold);
@@ -345,16 +345,15 @@ impl<K: Key> Part<K> {
         // Behind the position of the threshold only better keys pass. With ids, positions do not matter.
         let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
         let last_tie = if row.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
-        // Appends the entry of each lane that passes. All lanes of the warp arrive.
+        // Appends an entry that passes. Each takes its place by itself: few lanes of a warp have one at a time, and a vote
+        // and a shuffle for each of them cost more than the hardware's turns for one address.
         let append = |found: u64| {
-            let keepers = warp::ballot(FULL_MASK, found <= threshold);
-            if keepers != 0 {
-                // SAFETY: the counter was set before a barrier, and a place within the capacity is this lane's.
+            // EMPTY is above every threshold.
+            if found <= threshold {
+                // SAFETY: the counter was set before a barrier, and a place within the capacity is this thread's.
                 unsafe {
-                    let base = if lane == 0 { atomic::shared_add_u32(count, keepers.count_ones()) } else { 0 };
-                    let base = warp::shuffle_idx(FULL_MASK, base, 0);
-                    let place = base + (keepers & ((1 << lane) - 1)).count_ones();
-                    if found <= threshold && place < capacity {
+                    let place = atomic::shared_add_u32(count, 1);
+                    if place < capacity {
                         survivors.add(place).store(found);
                     }
                 }
@@ -392,25 +391,21 @@ impl<K: Key> Part<K> {
                             });
                         }
                     });
-                    while warp::any(FULL_MASK, hits != 0) {
-                        let mut found = EMPTY;
-                        if hits != 0 {
-                            let key = hits.trailing_zeros();
-                            hits &= hits - 1;
-                            let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
-                            // The key is read again: choosing among registers by a number takes longer.
-                            let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
-                            let raw = K::raw_order(K::bits(stored) ^ row.flip);
-                            found = row.entry(raw, first + (unit + ahead) * Self::KEYS + key);
-                        }
-                        // EMPTY is above every threshold.
-                        append(found);
+                    while hits != 0 {
+                        let key = hits.trailing_zeros();
+                        hits &= hits - 1;
+                        let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
+                        // The key is read again: choosing among registers by a number takes longer.
+                        let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
+                        let raw = K::raw_order(K::bits(stored) ^ row.flip);
+                        append(row.entry(raw, first + (unit + ahead) * Self::KEYS + key));
                     }
+                    warp::sync_warp(FULL_MASK);
                 }
             });
-            if thread::thread_idx_x() < 32 {
-                let (exists, position) = part.fringe();
-                append(if exists { row.entry(row.raw(position), position) } else { EMPTY });
+            let (exists, position) = part.fringe();
+            if exists {
+                append(row.entry(row.raw(position), position));
             }
             thread::sync_threads();
         }
