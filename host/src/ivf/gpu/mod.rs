@@ -167,6 +167,10 @@ impl IvfDevice {
         let stream = if parts == 1 { search.on.stream } else { search.copies };
         let own = VectorShape::of_rows(view.element, view.metric, dim);
         let wide = VectorShape::new(ElementType::F32, view.metric, dim);
+        let in_place = search.resident.image.stored.in_place;
+        // The device widens queries where it can: on a CPU that takes longer than the search of a small index.
+        let widens = own.element != ElementType::F32 && view.codec.rotation().is_none();
+        let widened = if in_place { search.wide_queries() } else { widens.then(|| search.queries()) };
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
             if let Some(filter) = request.filter {
@@ -178,9 +182,9 @@ impl IvfDevice {
                 let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
-                let in_place = search.resident.image.stored.in_place;
-                if in_place {
-                    upload_checked(runtime, stream, own, part(search.queries(), own), queries, Input::Queries)?;
+                let given = if in_place { part(search.queries(), own) } else { search.given_queries(&rows, own) };
+                if in_place || widens {
+                    upload_checked(runtime, stream, own, given, queries, Input::Queries)?;
                 } else {
                     let queries = view.queries(queries, self.device)?;
                     let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
@@ -189,10 +193,10 @@ impl IvfDevice {
                 if parts > 1 {
                     runtime.wait_for(search.on.stream, stream)?;
                 }
-                if let Some(to) = search.wide_queries() {
-                    // The device widens them: on a CPU that takes longer than the search of a small index.
-                    let (from, to) = (part(search.queries(), own), part(to, wide));
-                    widen(search.on, own, false, (from.into(), rows.len() as u32), None, to.cast())?;
+                if let Some(to) = widened {
+                    let normalise = !in_place && own.metric.divides_by_norms();
+                    let given = (given.into(), rows.len() as u32);
+                    widen(search.on, own, normalise, given, None, part(to, wide).cast())?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }

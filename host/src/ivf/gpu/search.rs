@@ -121,6 +121,14 @@ impl Search<'_> {
         self.plan.narrow_queries.map_or(self.at(self.plan.queries).as_bytes(), |narrow| self.at(narrow))
     }
 
+    /// The place for some of the queries as they come, of the shape `own`, until they are widened: that of their operands,
+    /// which are made after that and take no less.
+    pub fn given_queries(&self, of: &Range<usize>, own: VectorShape) -> PtrMut<u8> {
+        let all = self.at(self.plan.operands.queries).as_bytes();
+        let each = all.len() / self.plan.search_shape.queries.max(1) as usize;
+        all.skip(of.start * each).take(of.len() * own.row_bytes())
+    }
+
     /// The place for queries as f32, if it is a separate one.
     pub fn wide_queries(&self) -> Option<PtrMut<u8>> {
         self.plan.narrow_queries.map(|_| self.at(self.plan.queries).as_bytes())

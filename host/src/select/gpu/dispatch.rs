@@ -3,7 +3,8 @@
 //! `dispatch.csv` lists, for a device, shapes (rows, columns, k) with the fastest method for each, as
 //! `warpann bench select --tune` measured and wrote them. A shape that is not listed gets the method of the nearest
 //! listed shape; the distance is the sum of the differences of the logarithms. A device that is not listed gets the
-//! table of the first listed device. Every method gives the same results, so a wrong choice only costs time.
+//! first table with clusters, or if it has none, the first without them. Every method gives the same results, so a wrong
+//! choice only costs time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -149,6 +150,8 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
 /// core of a server.
 struct DeviceTable {
     device: String,
+    /// Whether a method of the table needs clusters.
+    clusters: bool,
     shapes: Vec<[f64; 3]>,
     methods: Vec<[Method; 2]>,
 }
@@ -158,9 +161,10 @@ static TABLES: LazyLock<Vec<DeviceTable>> = LazyLock::new(|| {
     let mut tables: Vec<DeviceTable> = Vec::new();
     for Entry { device, rows, columns, k, methods } in parse(include_str!("dispatch.csv")).unwrap_or_default() {
         let at = tables.iter().position(|table| table.device == device).unwrap_or_else(|| {
-            tables.push(DeviceTable { device, shapes: Vec::new(), methods: Vec::new() });
+            tables.push(DeviceTable { device, clusters: false, shapes: Vec::new(), methods: Vec::new() });
             tables.len() - 1
         });
+        tables[at].clusters |= methods.iter().any(|method| matches!(method, Method::Cluster { .. }));
         tables[at].shapes.push(logarithms(rows, columns, k));
         tables[at].methods.push(methods);
     }
@@ -171,9 +175,11 @@ fn logarithms(rows: u32, columns: u32, k: u32) -> [f64; 3] {
     [rows, columns, k].map(|size| f64::from(size.max(1)).log2())
 }
 
-/// The method for `k` of `columns` keys in each of `rows` rows on `device`; WarpSelect only where `warp` holds.
-pub(crate) fn choose(device: &str, rows: u32, columns: u32, k: u32, warp: bool) -> Method {
-    let of_device = TABLES.iter().find(|table| table.device == device).or_else(|| TABLES.first());
+/// The method for `k` of `columns` keys in each of `rows` rows on `device`, which runs `clusters` or not; WarpSelect only
+/// where `warp` holds.
+pub(crate) fn choose((device, clusters): (&str, bool), [rows, columns, k]: [u32; 3], warp: bool) -> Method {
+    let named = TABLES.iter().find(|table| table.device == device && (clusters || !table.clusters));
+    let of_device = named.or_else(|| TABLES.iter().find(|table| table.clusters == clusters));
     let Some(table) = of_device else { return Method::Block { threads: 256 } };
     let [rows, columns, k] = logarithms(rows, columns, k);
     let (mut nearest, mut least) = (0, f64::INFINITY);
@@ -200,15 +206,23 @@ mod tests {
         assert!(!entries.is_empty());
         for entry in &entries {
             let &Entry { ref device, rows, columns, k, methods } = entry;
-            assert_eq!(choose(device, rows, columns, k, true), methods[0]);
-            assert_eq!(choose(device, rows, columns, k, false), methods[1]);
+            let clusters = !device.ends_with("without clusters");
+            assert_eq!(choose((device, clusters), [rows, columns, k], true), methods[0]);
+            assert_eq!(choose((device, clusters), [rows, columns, k], false), methods[1]);
+            assert!(clusters || methods.iter().all(|method| !matches!(method, Method::Cluster { .. })));
         }
-        assert_ne!(choose("a device nobody measured", 1, 1, 1, false), Method::Warp);
+        // With portable kernels a listed device has no clusters either.
+        for device in ["NVIDIA H200", "a device nobody measured"] {
+            assert_ne!(choose((device, false), [1, 1, 1], false), Method::Warp);
+            let long = |clusters| choose((device, clusters), [1, 1_000_000, 2048], true);
+            assert_eq!((long(false), long(true)), (Method::Grid, Method::Cluster { blocks: 16 }));
+        }
     }
 
     #[test]
     fn a_shape_that_is_not_listed_gets_the_method_of_the_nearest() {
-        let entries = parse(include_str!("dispatch.csv")).unwrap();
+        let mut entries = parse(include_str!("dispatch.csv")).unwrap();
+        entries.retain(|entry| entry.device.ends_with("without clusters"));
         for (rows, columns, k) in [(1, 4096, 24), (3, 250, 18), (16, 60_000, 1), (400, 7, 7), (1 << 20, 1 << 20, 2000)]
         {
             // The factors between two shapes: their product is least for the nearest.
@@ -216,7 +230,7 @@ mod tests {
             let apart = |entry: &Entry| factor(entry.rows, rows) * factor(entry.columns, columns) * factor(entry.k, k);
             let least = entries.iter().map(apart).fold(f64::INFINITY, f64::min);
             let mut nearest = entries.iter().filter(|entry| apart(entry) <= least * 1.000_001);
-            let chosen = choose("a device nobody measured", rows, columns, k, true);
+            let chosen = choose(("a device nobody measured", false), [rows, columns, k], true);
             assert!(nearest.any(|entry| entry.methods[0] == chosen), "{rows} x {columns}, k = {k}: {chosen}");
         }
     }

@@ -211,17 +211,18 @@ impl SelectPlan {
         check_algorithm::<K>(algorithm)?;
         // Passes beyond the end of a row find nothing, and each of them reads the row again.
         let warp = K::WARP_SELECT && (k <= columns || k <= LONGEST_QUEUE);
+        let device = by_clusters(limits);
         let method = match algorithm {
             Algorithm::WarpSelect => Method::Warp,
-            Algorithm::ThresholdSelect => dispatch::choose(&limits.device, rows, columns, k, false),
-            Algorithm::Auto => dispatch::choose(&limits.device, rows, columns, k, warp),
+            Algorithm::ThresholdSelect => dispatch::choose(device, [rows, columns, k], false),
+            Algorithm::Auto => dispatch::choose(device, [rows, columns, k], warp),
         };
         Ok(SelectPlan::of_method(layout, rows, columns, k, method, limits))
     }
 
     /// The plan of the table's method for f32 keys in rows of these lengths.
     pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> SelectPlan {
-        let method = dispatch::choose(&limits.device, rows, columns.typical, k, true);
+        let method = dispatch::choose(by_clusters(limits), [rows, columns.typical, k], true);
         SelectPlan::of_method(layout, rows, columns.most, k, method, limits)
     }
 
@@ -312,6 +313,11 @@ impl Clusters {
         let threads = choices.into_iter().find(|&threads| fits(threads))?;
         Some(Clusters { threads, capacity })
     }
+}
+
+/// A device, and whether it runs clusters, as the table of methods wants them.
+fn by_clusters(limits: &Limits) -> (&str, bool) {
+    (&limits.device, limits.largest_cluster > 0)
 }
 
 /// [`Error::Mismatch`] if there are no kernels of the algorithm for these keys.
