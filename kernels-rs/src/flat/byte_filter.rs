@@ -14,12 +14,12 @@
 //! | cosine | −1 / ‖y‖ as f32 | A · value / ‖x‖ | that ≤ limit, in f32 |
 //!
 //! The passes, lists and thresholds are those of the filter of f16 copies, and so is the proof, with an error E that
-//! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]), and for squared L2 the bit that the half of ‖y‖²
-//! lacks ([`LOST_BIT`]). E is that of the greatest norm of the base.
+//! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]), and for squared L2 the bit that the half of
+//! ‖y‖² lacks ([`LOST_BIT`]). E is that of the greatest norm of the base.
 //!
 //! The integer look is never stricter than the score: A − value is an integer, so it is at least −limit / 2 rounded
-//! towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an integer it exceeds every
-//! ‖y‖², so they do not pass, and where they are examined their score is +∞.
+//! towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an integer it exceeds
+//! every ‖y‖², so they do not pass, and where they are examined their score is +∞.
 //!
 //! # Limits
 //! A sum of d products of u8 is at most 255² · d, and of i8 at most 2¹⁴ · d. ‖y‖² must stay below the bits of +∞, and
@@ -27,7 +27,8 @@
 //!
 //! # How it maps to the machine
 //! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the
-//! rest with zeros. The integer look costs an addition with a maximum for each pair. The conversion to f32, which takes twice the time of a multiplication, is left to pairs that are examined, and to cosine.
+//! rest with zeros. The integer look costs an addition with a maximum for each pair. The conversion to f32, which takes
+//! twice the time of a multiplication, is left to pairs that are examined, and to cosine.
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of
@@ -62,7 +63,7 @@ use crate::product::tile::{ByteCopy, CHUNK_BYTES, TILE_ROWS};
 /// The value of rows that take no part and of padding, as bits: +∞.
 const LEFT_OUT: u32 = f32::INFINITY.to_bits();
 
-/// What a score of squared L2 may lack because it is of half of ‖y‖², rounded down: 1, and the rounding of its sum with E.
+/// Bound of the error of a score of squared L2 whose half of ‖y‖² is rounded down: 1, and the rounding of its sum with E.
 const LOST_BIT: f32 = 1.0625;
 
 /// Largest number of components of a type for which sums and comparisons stay in 32 bits (module documentation).
@@ -240,7 +241,10 @@ impl ByteBounds {
                     }
                 }
                 let base = Bounds { norm: global::load_nc(*base_norm), residual: 0.0 };
-                let lost = if matches!(metric, Metric::L2) { LOST_BIT } else { 0.0 };
+                let lost = match metric {
+                    Metric::L2 => LOST_BIT,
+                    Metric::InnerProduct | Metric::Cosine => 0.0,
+                };
                 let error = QueryTerms::exact(metric, norm).error(metric, base) + lost;
                 let limit = threshold + error;
                 let (factor, surplus) = match metric {

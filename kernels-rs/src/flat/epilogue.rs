@@ -2,8 +2,8 @@
 //! threshold keeps to lists. [`PairBounds`] is the part that depends on the operands.
 //!
 //! # Pairs that are kept
-//! A look at groups of eight pairs of a lane finds those groups in which a pair may be within its limit; most tiles of a
-//! warp have none. Then three steps follow, so that no step runs for the pairs of one lane only:
+//! A look at groups of eight pairs of a lane finds those groups in which a pair may be within its limit; most tiles of
+//! a warp have none. Then three steps follow, so that no step runs for the pairs of one lane only:
 //! 1. lanes with such a group write its eight sums to shared memory;
 //! 2. the warp compares four groups at once, a pair a lane, and pairs that are kept go into the queue of the warp;
 //! 3. 32 pairs of the queue at once are appended to the lists of the queries: their atomics overlap, and their answers
@@ -254,16 +254,16 @@ struct Taken {
 /// The place of no pair.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Appends the pairs whose lower bound is at most the query's threshold to the query's list. If `LATER`, a pair is stored
-/// when the next pairs are appended: that takes four registers, which kernels with `mma.sync` do not have.
+/// Appends the pairs whose lower bound is at most the query's threshold to the query's list. If `LATER`, a pair is
+/// stored when the next pairs are appended: that takes four registers, which kernels with `mma.sync` do not have.
 struct AppendWithin<B, const LATER: bool> {
     bounds: B,
     first_query: u32,
     /// Number of tiles of the block.
     tiles: u32,
     lane: u32,
-    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap. The groups
-    /// that are examined stand behind them: their sums, then their places.
+    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap. The
+    /// groups that are examined stand behind them: their sums, then their places.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
     taken: Taken,
@@ -308,7 +308,8 @@ impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
             return;
         }
         let FilterPass { row_count, query_count, counts, .. } = self.bounds.pass();
-        // SAFETY: entries below `queued` were stored before the barrier, and the pairs of other warps have other queues.
+        // SAFETY: entries below `queued` were stored before the barrier, and the pairs of other warps have other
+        // queues.
         unsafe {
             if LATER {
                 self.store_taken();

@@ -35,10 +35,10 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
-use crate::product::element::{self, ByteElement, Element, ElementKey};
+use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, Term, with_term};
-use crate::product::quad::BYTE_QUADS;
 pub use crate::product::quad::{BATCH, Quad};
+use crate::product::quad::{BYTE_QUADS, ByteQuad};
 
 /// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -135,7 +135,7 @@ unsafe fn canonical<E: Element>(launch: Canonical) {
 /// # Safety
 /// As [`Canonical`].
 #[inline(always)]
-unsafe fn canonical_bytes<E: ByteElement>(launch: Canonical) {
+unsafe fn canonical_bytes<E: Element<Quad: ByteQuad>>(launch: Canonical) {
     let Canonical { queries, base, stride, metric, .. } = launch;
     let aligned = stride.is_multiple_of(PART) && (*queries as usize | *base as usize).is_multiple_of(PART as usize);
     // SAFETY: the contract is the same; rows are aligned, and short enough, where that is needed.
@@ -255,13 +255,13 @@ unsafe fn part_of(row: *const u8, part: u32) -> [u32; 4] {
     unsafe { global::load_nc(row.wrapping_add((part * PART) as usize).cast::<global::U32x4>()).0 }
 }
 
-/// [`lists`] for rows that are aligned to 16 bytes, with sums below 2³¹. As many lanes as a row has parts, or more, have
-/// a row.
+/// [`lists`] for rows that are aligned to 16 bytes, with sums below 2³¹. As many lanes as a row has parts, or more,
+/// have a row.
 ///
 /// # Safety
 /// As [`Canonical`]; rows are aligned to [`PART`], and have at most 4 · [`BYTE_QUADS`] components.
 #[inline(always)]
-unsafe fn byte_lists<E: ByteElement, T: Term>(launch: Canonical) {
+unsafe fn byte_lists<E: Element<Quad: ByteQuad>, T: Term>(launch: Canonical) {
     let Canonical { queries, base, stride, slices, .. } = launch;
     let parts = stride / PART;
     let lanes = parts.clamp(1, 32).next_power_of_two();
@@ -283,12 +283,12 @@ unsafe fn byte_lists<E: ByteElement, T: Term>(launch: Canonical) {
                 unroll::<BATCH>(|b| y[b] = part_of(base.wrapping_add(row[b] as usize * stride as usize), part));
                 let x = part_of(x, part);
                 let mut of_query = 0;
-                unroll::<4>(|w| of_query = E::dot4(x[w], x[w], of_query));
+                unroll::<4>(|w| of_query = E::Quad::dot4(x[w], x[w], of_query));
                 unroll::<BATCH>(|b| {
                     let (mut squares, mut products) = (of_query, 0);
                     unroll::<4>(|w| {
-                        squares = E::dot4(y[b][w], y[b][w], squares);
-                        products = E::dot4(x[w], y[b][w], products);
+                        squares = E::Quad::dot4(y[b][w], y[b][w], squares);
+                        products = E::Quad::dot4(x[w], y[b][w], products);
                     });
                     sums[b] = sums[b].wrapping_add(T::of_sums(squares, products));
                 });

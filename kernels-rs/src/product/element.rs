@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
-use cuda_std::math::{bf16_to_f32, dot4_i8, dot4_u8, f16_to_f32};
+use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
 use crate::product::quad::{I8x4, Quad, U8x4};
 
@@ -26,12 +26,6 @@ pub trait Element: Copy {
     /// # Safety
     /// The four components are readable, and `row` is aligned to four components.
     unsafe fn load4(row: *const Self::Stored, quad: u32) -> [f32; 4];
-}
-
-/// An element type of one byte.
-pub trait ByteElement: Element {
-    /// `sum` plus the products of four components each, modulo 2³².
-    fn dot4(x: u32, y: u32, sum: i32) -> i32;
 }
 
 /// Name of an element type: the key of kernels that exist once for each element type.
@@ -130,20 +124,6 @@ impl Element for U8 {
         // SAFETY: as the caller promises.
         let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
         [word as u8 as f32, (word >> 8) as u8 as f32, (word >> 16) as u8 as f32, (word >> 24) as u8 as f32]
-    }
-}
-
-impl ByteElement for U8 {
-    #[inline(always)]
-    fn dot4(x: u32, y: u32, sum: i32) -> i32 {
-        dot4_u8(x, y, sum as u32) as i32
-    }
-}
-
-impl ByteElement for I8 {
-    #[inline(always)]
-    fn dot4(x: u32, y: u32, sum: i32) -> i32 {
-        dot4_i8(x, y, sum)
     }
 }
 

@@ -4,10 +4,10 @@
 //! Terms of bytes are whole numbers, whose sums are exact in any order. They are added in 32-bit integers, four in an
 //! instruction, and reduced by one instruction of the warp.
 
+use cuda_std::math::{dot4_i8, dot4_u8};
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{unroll, warp};
 
-use crate::product::element::{ByteElement, I8, U8};
 use crate::product::metric::Term;
 
 /// Number of base rows that a warp has in flight.
@@ -75,6 +75,12 @@ impl Quad for [f32; 4] {
     }
 }
 
+/// Four components of one byte each.
+pub trait ByteQuad: Quad {
+    /// `sum` plus the products of four components each, modulo 2³².
+    fn dot4(x: u32, y: u32, sum: i32) -> i32;
+}
+
 /// Number of groups of four bytes whose sums of terms stay below 2³¹: 255² · 4 · 8,192 does.
 pub(crate) const BYTE_QUADS: u32 = 8192;
 
@@ -99,10 +105,18 @@ fn byte_sums<const ROWS: usize>(add: impl Fn(&mut [i32; ROWS], u32), quads: u32,
 }
 
 macro_rules! byte_quad {
-    ($(#[$doc:meta])* $name:ident, $element:ty) => {
+    ($(#[$doc:meta])* $name:ident, $dot:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(pub u32);
+
+        impl ByteQuad for $name {
+            #[inline(always)]
+            fn dot4(x: u32, y: u32, sum: i32) -> i32 {
+                let dot = $dot;
+                dot(x, y, sum)
+            }
+        }
 
         impl Quad for $name {
             #[inline(always)]
@@ -112,7 +126,7 @@ macro_rules! byte_quad {
                 quads: u32,
                 lane: u32,
             ) -> [f64; BATCH] {
-                let dot = <$element>::dot4;
+                let dot = <Self as ByteQuad>::dot4;
                 let add = |sums: &mut [i32; BATCH], quad: u32| {
                     let x = x(quad).0;
                     let own = dot(x, x, 0);
@@ -126,7 +140,7 @@ macro_rules! byte_quad {
 
             #[inline(always)]
             fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; ROWS] {
-                let dot = <$element>::dot4;
+                let dot = <Self as ByteQuad>::dot4;
                 let add = |sums: &mut [i32; ROWS], quad: u32| {
                     unroll::<ROWS>(|b| {
                         let y = y(b, quad).0;
@@ -141,9 +155,9 @@ macro_rules! byte_quad {
 
 byte_quad! {
     /// Four neighbouring components of type u8, in one word.
-    U8x4, U8
+    U8x4, |x: u32, y: u32, sum: i32| dot4_u8(x, y, sum as u32) as i32
 }
 byte_quad! {
     /// Four neighbouring components of type i8, in one word.
-    I8x4, I8
+    I8x4, dot4_i8
 }

@@ -345,8 +345,8 @@ impl<K: Key> Part<K> {
         // Behind the position of the threshold only better keys pass. With ids, positions do not matter.
         let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
         let last_tie = if row.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
-        // Appends an entry that passes. Each takes its place by itself: few lanes of a warp have one at a time, and a vote
-        // and a shuffle for each of them cost more than the hardware's turns for one address.
+        // Appends an entry that passes. Each takes its place by itself: few lanes of a warp have one at a time, and a
+        // vote and a shuffle for each of them cost more than the hardware's turns for one address.
         let append = |found: u64| {
             // EMPTY is above every threshold.
             if found <= threshold {

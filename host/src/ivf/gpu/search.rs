@@ -70,8 +70,8 @@ fn part<T>(array: PtrMut<T>, of: &Range<u32>, each: usize) -> PtrMut<T> {
     array.skip(of.start as usize * each).take(of.len() * each)
 }
 
-/// Converts queries of the shape `own` to f32, and divides them by their norms if `normalise`. Those that `refused` names
-/// become NaN.
+/// Converts queries of the shape `own` to f32, and divides them by their norms if `normalise`. Those that `refused`
+/// names become NaN.
 ///
 /// # Safety
 /// `rows` and `to` have `count` rows.
@@ -121,8 +121,8 @@ impl Search<'_> {
         self.plan.narrow_queries.map_or(self.at(self.plan.queries).as_bytes(), |narrow| self.at(narrow))
     }
 
-    /// The place for some of the queries as they come, of the shape `own`, until they are widened: that of their operands,
-    /// which are made after that and take no less.
+    /// The place for some of the queries as they come, of the shape `own`, until they are widened: that of their
+    /// operands, which are made after that and take no less.
     pub fn given_queries(&self, of: &Range<usize>, own: VectorShape) -> PtrMut<u8> {
         let all = self.at(self.plan.operands.queries).as_bytes();
         let each = all.len() / self.plan.search_shape.queries.max(1) as usize;

@@ -3,8 +3,8 @@
 //! `dispatch.csv` lists, for a device, shapes (rows, columns, k) with the fastest method for each, as
 //! `warpann bench select --tune` measured and wrote them. A shape that is not listed gets the method of the nearest
 //! listed shape; the distance is the sum of the differences of the logarithms. A device that is not listed gets the
-//! first table with clusters, or if it has none, the first without them. Every method gives the same results, so a wrong
-//! choice only costs time.
+//! first table with clusters, or if it has none, the first without them. Every method gives the same results, so a
+//! wrong choice only costs time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -175,8 +175,8 @@ fn logarithms(rows: u32, columns: u32, k: u32) -> [f64; 3] {
     [rows, columns, k].map(|size| f64::from(size.max(1)).log2())
 }
 
-/// The method for `k` of `columns` keys in each of `rows` rows on `device`, which runs `clusters` or not; WarpSelect only
-/// where `warp` holds.
+/// The method for `k` of `columns` keys in each of `rows` rows on `device`, which runs `clusters` or not; WarpSelect
+/// only where `warp` holds.
 pub(crate) fn choose((device, clusters): (&str, bool), [rows, columns, k]: [u32; 3], warp: bool) -> Method {
     let named = TABLES.iter().find(|table| table.device == device && (clusters || !table.clusters));
     let of_device = named.or_else(|| TABLES.iter().find(|table| table.clusters == clusters));
