@@ -63,7 +63,8 @@ use crate::product::tile::{ByteCopy, CHUNK_BYTES, TILE_ROWS};
 /// The value of rows that take no part and of padding, as bits: +∞.
 const LEFT_OUT: u32 = f32::INFINITY.to_bits();
 
-/// Bound of the error of a score of squared L2 whose half of ‖y‖² is rounded down: 1, and the rounding of its sum with E.
+/// Bound of the error of a score of squared L2 whose half of ‖y‖² is rounded down: 1, and the rounding of its sum with
+/// E.
 const LOST_BIT: f32 = 1.0625;
 
 /// Largest number of components of a type for which sums and comparisons stay in 32 bits (module documentation).
