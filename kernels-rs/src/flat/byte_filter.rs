@@ -32,14 +32,17 @@
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the rate of bytes (1.3 ms for 10,000 × 1,000,000 × 128 on an H200), and one read of
-//! the base for every 128 queries, from L2. Measured on an H200 (all launches of a search of that size): 3.0 ms for k =
-//! 1, 3.9 for k = 10, 5.9 for k = 100.
+//! the base for every 128 queries, from L2. Measured on an H200 (all launches of a search of that size): 2.7 ms for k =
+//! 1, 3.3 for k = 10, 4.6 for k = 100, 8.3 for k = 1,000.
 //!
-//! With one chunk a row the instructions of the warps decide: 258 for each warp and tile, at 1.9 a cycle for a
-//! multiprocessor. 64 of them are the look, 32 its halves, 60 start a load, 35 a product. The tensor cores work 47 % of
-//! the time. The first form had 330 (3.8 ms for k = 1): it computed the limit of each query for each tile, with that
-//! tile's greatest norm, divided to number the tiles, compared kept groups by both kinds of looks, and had addresses of
-//! products that differ by thread.
+//! With one chunk a row the instructions of the warps decide: about 215 for each warp and tile without a hit, at 1.8 a
+//! cycle for a multiprocessor. 64 of them are the look, 60 start a load, 35 a product. The tensor cores work half of
+//! the time. Before, it was 330 (3.8 ms for k = 1: the limit of each query was computed for each tile, with that tile's
+//! greatest norm, tiles were numbered by a division, and addresses of products differed by thread), and 258 (3.0 ms:
+//! ‖y‖² was halved at each look, and each group was compared with its limit).
+//!
+//! A kept pair costs 103 instructions for k = 10, 56 for k = 100 and 28 for k = 1,000, the fewer the more there are
+//! ([`crate::flat::epilogue`]). When each lane worked off its own hits it was 236, 95 and 39: 3.9, 5.9 and 10.8 ms.
 //!
 //! # What lost
 //! - Half a tile multiplied while the other half is used (two products of 64 columns in flight by turns): 4.6 ms for k

@@ -34,24 +34,30 @@
 //! # Cost
 //! Floor on an H200: bytes of the keys over 4.0 TB/s, or over 110 GB/s for each multiprocessor that takes part, and one
 //! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read
-//! from a peer .25 µs. Predicted, not measured yet (f32 keys, sorted results, µs):
+//! from a peer .25 µs. Predicted from that, and measured (f32 keys, sorted results, µs; one H200, 2026-11-29):
 //!
-//! | rows × keys, k | blocks of a row | floor | predicted | grid or block |
-//! |---|---|---|---|---|
-//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 11 | 34 |
-//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 37 | 63 |
-//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 360 | 447 |
-//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 200 | 299 |
-//! | 10,000 × 128,000, 2048 | 1 of 512 | 1,280 | 1,900 | 2,680 |
+//! | rows × keys, k | blocks of a row | floor | predicted | measured | grid or block |
+//! |---|---|---|---|---|---|
+//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 11 | 22 | 35 |
+//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 37 | 60 | 63 |
+//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 360 | 420 | 450 |
+//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 200 | 257 | 302 |
+//! | 10,000 × 128,000, 2048 | 1 of 512 | 1,280 | 1,900 | 2,106 | 2,640 |
 //!
-//! The first row: launch 3, copies and threshold at the same time 2.5 (sample .9, sort of 512 groups .9), filter .5,
-//! sort of about 220 survivors 1.1, two barriers 1.4, copy from peers 1, searches .9, results .5. With one block for
-//! each row, two blocks run on a multiprocessor: a row of 512 KB takes 17 µs of its bandwidth. The filter has 13
-//! instructions for each key if 2.6 % of them pass, and the sort 75 for each of 3,400 survivors: about 15 µs of a
-//! multiprocessor at two instructions a cycle. Most of that overlaps with the copies of the other block.
+//! One row: 512 keys, k = 8 take 7.8 µs with one block and 11.7 with 16, so two barriers and the reads from peers take
+//! 4; 4,096 keys, k = 2,048, all of them survivors, take 14.3 and 18.1. So the merge of survivors takes longest: every
+//! block copies all of them and searches for its own in 15 lists. Splitters from the sample, by which a block would
+//! send each survivor to the one block that ranks it, were not tried.
+//!
+//! Many rows: 2.85 instructions a cycle, so instructions decide, not memory (2.3 TB/s). Half of them are the filter:
+//! about 17 instructions a key when 2.6 % pass.
 //!
 //! # What lost
-//! No variant was measured yet. By registers (64 of each thread; ptxas of CUDA 13, sm_90, 2026-11-29):
+//! - A vote, an atomic and a shuffle of the warp for the survivors that its lanes find at the same time: 264 µs for
+//!   1,024 × 131,072, where each lane asks for its place by an atomic of its own in 257; 2,178 and 2,106 for 10,000 ×
+//!   128,000.
+//!
+//! By registers (64 of each thread; ptxas of CUDA 13, sm_90, 2026-11-29):
 //! - Sixteen keys of the sample in flight in each thread: 80 bytes spilled. With 1,024 threads two of them share a
 //!   group instead, and have eight keys each in flight.
 //! - The sort by 32-bit words of [`crate::select::block_sort`] for crowded buckets, in place of its sort of entries: 12
