@@ -15,7 +15,7 @@
 //!
 //! The passes, lists and thresholds are those of the filter of f16 copies, and so is the proof, with an error E that
 //! covers the roundings of numbers to f32 only ([`QueryTerms::exact`]), and for squared L2 the bit that the half of
-//! ‖y‖² lacks ([`LOST_BIT`]). E is that of the greatest norm of the base.
+//! ‖y‖² lacks (`LOST_BIT`). E is that of the greatest norm of the base.
 //!
 //! The integer look is never stricter than the score: A − value is an integer, so it is at least −limit / 2 rounded
 //! towards zero. Rows that take no part, and padding, have the bits of +∞ as their value: as an integer it exceeds
@@ -42,7 +42,7 @@
 //! ‖y‖² was halved at each look, and each group was compared with its limit).
 //!
 //! A kept pair costs 103 instructions for k = 10, 56 for k = 100 and 28 for k = 1,000, the fewer the more there are
-//! ([`crate::flat::epilogue`]). When each lane worked off its own hits it was 236, 95 and 39: 3.9, 5.9 and 10.8 ms.
+//! (`flat::epilogue`). When each lane worked off its own hits it was 236, 95 and 39: 3.9, 5.9 and 10.8 ms.
 //!
 //! # What lost
 //! - Half a tile multiplied while the other half is used (two products of 64 columns in flight by turns): 4.6 ms for k

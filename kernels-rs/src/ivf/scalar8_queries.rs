@@ -68,9 +68,9 @@
 //! ms) of f16 copies. Prediction: as fast as whole vectors in f16, or up to a tenth faster. The terms of pairs take
 //! 0.05 ms of it.
 //!
-//! Measured on an H200, µs (2,000 queries, 16 of 256 lists, 100,000 SIFT descriptors, k = 10): the scan 31 and the terms
-//! 13, where the scan of whole vectors of bytes takes 29; the re-ranking, which decodes, 21 and not 11. So SQ8 is about
-//! a tenth slower than whole f32 vectors at equal recall, not faster.
+//! Measured on an H200, µs (2,000 queries, 16 of 256 lists, 100,000 SIFT descriptors, k = 10): the scan 31 and the
+//! terms 13, where the scan of whole vectors of bytes takes 29; the re-ranking, which decodes, 21 and not 11. So SQ8 is
+//! about a tenth slower than whole f32 vectors at equal recall, not faster.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
