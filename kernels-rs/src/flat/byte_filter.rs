@@ -35,14 +35,14 @@
 //! the base for every 128 queries, from L2. Measured on an H200 (all launches of a search of that size): 2.7 ms for k =
 //! 1, 3.3 for k = 10, 4.6 for k = 100, 8.3 for k = 1,000.
 //!
-//! With one chunk a row the instructions of the warps decide: about 215 for each warp and tile without a hit, at 1.8 a
-//! cycle for a multiprocessor. 64 of them are the look, 60 start a load, 35 a product. The tensor cores work half of
-//! the time. Before, it was 330 (3.8 ms for k = 1: the limit of each query was computed for each tile, with that tile's
+//! With one chunk a row the instructions of the warps decide: 224 for each warp and tile at k = 1, 1.8 a cycle for a
+//! multiprocessor. Before, it was 330 (3.8 ms: the limit of each query was computed for each tile, with that tile's
 //! greatest norm, tiles were numbered by a division, and addresses of products differed by thread), and 258 (3.0 ms:
 //! ‖y‖² was halved at each look, and each group was compared with its limit).
 //!
-//! A kept pair costs 103 instructions for k = 10, 56 for k = 100 and 28 for k = 1,000, the fewer the more there are
-//! (`flat::epilogue`). When each lane worked off its own hits it was 236, 95 and 39: 3.9, 5.9 and 10.8 ms.
+//! Pairs that are kept ([`super::filter`] says why there are more than k) add 16 % to these instructions for k = 10,
+//! 71 % for k = 100 and 222 % for k = 1,000. When each lane worked off its own hits, the launches took 3.9, 5.9 and
+//! 10.8 ms.
 //!
 //! # What lost
 //! - Half a tile multiplied while the other half is used (two products of 64 columns in flight by turns): 4.6 ms for k

@@ -30,7 +30,7 @@ const INFOS: u32 = 4;
 /// Bytes of the data of the queries that the epilogue needs: four numbers for each.
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Largest number of groups of eight pairs that a lane has in one row.
-pub(crate) const GROUPS: usize = 4;
+const GROUPS: usize = 4;
 /// Number of groups that a warp examines in one round. More would leave no room for two blocks of the ring of `wgmma`.
 const EXAMINED: u32 = 16;
 /// Number of pairs of a group.
@@ -88,7 +88,7 @@ impl TileWord {
 /// # Safety
 /// `column` is even and below 128.
 #[inline(always)]
-pub(crate) unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
+unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
     // SAFETY: as the caller promises.
     unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
 }

@@ -49,13 +49,13 @@
 //! block copies all of them and searches for its own in 15 lists. Splitters from the sample, by which a block would
 //! send each survivor to the one block that ranks it, were not tried.
 //!
-//! Many rows: 2.85 instructions a cycle, so instructions decide, not memory (2.3 TB/s). Half of them are the filter:
-//! about 17 instructions a key when 2.6 % pass.
+//! Many rows: instructions decide, not memory. 1,024 × 131,072 took 42 a key and 2,048 × 131,072 36, 2.9 a cycle of a
+//! multiprocessor, at 2.3 and 2.8 TB/s (with the vote of *What lost*).
 //!
 //! # What lost
 //! - A vote, an atomic and a shuffle of the warp for the survivors that its lanes find at the same time: 264 µs for
 //!   1,024 × 131,072, where each lane asks for its place by an atomic of its own in 257; 2,178 and 2,106 for 10,000 ×
-//!   128,000.
+//!   128,000 (on two machines).
 //!
 //! By registers (64 of each thread; ptxas of CUDA 13, sm_90, 2026-11-29):
 //! - Sixteen keys of the sample in flight in each thread: 80 bytes spilled. With 1,024 threads two of them share a

@@ -47,7 +47,7 @@ use warpann_kernels::ivf::range::CountWithin;
 pub(crate) use self::device::IvfDevice;
 use self::image::Resident;
 use self::plan::{Reading, SearchPlan, SearchShape};
-use self::search::{Search, widen};
+use self::search::Search;
 use self::stage::Stage;
 use super::backend::{IvfBackend, RowSearch};
 use super::cpu::IvfCpu;
@@ -170,7 +170,7 @@ impl IvfDevice {
         let in_place = search.resident.image.stored.in_place;
         // The device widens queries where it can: on a CPU that takes longer than the search of a small index.
         let widens = own.element != ElementType::F32 && view.codec.rotation().is_none();
-        let widened = if in_place { search.wide_queries() } else { widens.then(|| search.queries()) };
+        let widened = if in_place { search.wide_queries() } else { Some(search.queries()) };
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
             if let Some(filter) = request.filter {
@@ -182,9 +182,13 @@ impl IvfDevice {
                 let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
-                let given = if in_place { part(search.queries(), own) } else { search.given_queries(&rows, own) };
-                if in_place || widens {
-                    upload_checked(runtime, stream, own, given, queries, Input::Queries)?;
+                let given = if in_place {
+                    Some(part(search.queries(), own))
+                } else {
+                    widens.then(|| search.given_queries(&rows, own))
+                };
+                if let Some(to) = given {
+                    upload_checked(runtime, stream, own, to, queries, Input::Queries)?;
                 } else {
                     let queries = view.queries(queries, self.device)?;
                     let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
@@ -193,10 +197,8 @@ impl IvfDevice {
                 if parts > 1 {
                     runtime.wait_for(search.on.stream, stream)?;
                 }
-                if let Some(to) = widened {
-                    let normalise = !in_place && own.metric.divides_by_norms();
-                    let given = (given.into(), rows.len() as u32);
-                    widen(search.on, own, normalise, given, None, part(to, wide).cast())?;
+                if let (Some(given), Some(to)) = (given, widened) {
+                    search.widen(own, (given.into(), rows.len() as u32), None, part(to, wide).cast())?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }

@@ -30,7 +30,7 @@ use warpann_kernels::product::canonical::Canonical;
 use super::device::IvfDevice;
 use super::image::Resident;
 use super::plan::SearchPlan;
-use super::search::{Search, widen};
+use super::search::Search;
 use super::{MOST_PAIRS, filter_words};
 use crate::device::lanes::COUNTERS;
 use crate::device::queue::OnStream;
@@ -243,7 +243,6 @@ impl ListSearch {
             (all.take(used * row_bytes), all.skip(used * row_bytes).take((planned - used) * row_bytes))
         };
         let compared = if self.in_place { own } else { wide };
-        let normalise = !self.in_place && own.metric.divides_by_norms();
         let (to, rest) = parts(search.queries(), compared);
         // SAFETY: the plans reserved every part for these queries, and the stream runs these in order.
         unsafe {
@@ -257,16 +256,16 @@ impl ListSearch {
                 if !rest.is_empty() {
                     runtime.fill(stream, rest, 0)?;
                 }
-                return widen(search.on, own, normalise, (to.into(), count), None, wide_queries.cast());
+                return search.widen(own, (to.into(), count), None, wide_queries.cast());
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
             given.stage(search.on, own, staged)?;
             let Some(matrix) = of.matrix else {
-                return widen(search.on, own, normalise, (staged.into(), count), None, to.cast());
+                return search.widen(own, (staged.into(), count), None, to.cast());
             };
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
-            widen(search.on, own, normalise, (staged.into(), count), Some(refused.into()), widened)?;
+            search.widen(own, (staged.into(), count), Some(refused.into()), widened)?;
             let launch = Canonical {
                 queries: widened.as_bytes().into(),
                 base: tables.at(matrix).as_bytes().into(),

@@ -70,33 +70,6 @@ fn part<T>(array: PtrMut<T>, of: &Range<u32>, each: usize) -> PtrMut<T> {
     array.skip(of.start as usize * each).take(of.len() * each)
 }
 
-/// Converts queries of the shape `own` to f32, and divides them by their norms if `normalise`. Those that `refused`
-/// names become NaN.
-///
-/// # Safety
-/// `rows` and `to` have `count` rows.
-pub(super) unsafe fn widen(
-    on: OnStream<'_>,
-    own: VectorShape,
-    normalise: bool,
-    (rows, count): (Ptr<u8>, u32),
-    refused: Option<Ptr<u32>>,
-    to: PtrMut<f32>,
-) -> Result<()> {
-    let launch = WidenQueries {
-        rows,
-        count,
-        stride: own.stride() as u32,
-        normalise: normalise.into(),
-        refused,
-        to,
-        to_stride: VectorShape::new(ElementType::F32, own.metric, own.dim).stride() as u32,
-    };
-    let kernel = WidenQueries::kernel(own.element.key());
-    // SAFETY: as the caller promises.
-    unsafe { on.runtime.launch(on.stream, kernel, launch.config(), launch) }
-}
-
 /// Queries on the device, the metric of their comparison, and the place for their operands.
 struct GivenQueries {
     element: ElementType,
@@ -119,6 +92,32 @@ impl Search<'_> {
     /// The place for queries that are compared with stored vectors.
     pub fn queries(&self) -> PtrMut<u8> {
         self.plan.narrow_queries.map_or(self.at(self.plan.queries).as_bytes(), |narrow| self.at(narrow))
+    }
+
+    /// Converts queries of the shape `own` to f32, and normalises them if the index keeps codes of normalised vectors.
+    /// Those that `refused` names become NaN.
+    ///
+    /// # Safety
+    /// `rows` and `to` have `count` rows.
+    pub unsafe fn widen(
+        &self,
+        own: VectorShape,
+        (rows, count): (Ptr<u8>, u32),
+        refused: Option<Ptr<u32>>,
+        to: PtrMut<f32>,
+    ) -> Result<()> {
+        let launch = WidenQueries {
+            rows,
+            count,
+            stride: own.stride() as u32,
+            normalise: (!self.resident.image.stored.in_place && own.metric.divides_by_norms()).into(),
+            refused,
+            to,
+            to_stride: VectorShape::new(ElementType::F32, own.metric, own.dim).stride() as u32,
+        };
+        let kernel = WidenQueries::kernel(own.element.key());
+        // SAFETY: as the caller promises.
+        unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
     /// The place for some of the queries as they come, of the shape `own`, until they are widened: that of their
