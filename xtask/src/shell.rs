@@ -1,5 +1,6 @@
 //! Starts other programs and finds folders of the repository.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,7 +44,12 @@ pub fn target_dir() -> PathBuf {
 /// The cargo that runs this program, started in the repository's root, without the variables that cargo sets for its
 /// children.
 pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo_at(&std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// [`cargo`] for the cargo at the path `program`.
+pub fn cargo_at(program: &OsStr) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {

@@ -96,12 +96,13 @@ fn without_cuda() -> Result<()> {
 }
 
 /// Type-checks the library for systems that this machine is not, with the standard library's source in place of a
-/// compiled one, which only rustup has.
+/// compiled one, which only rustup has. The compiler for device code has that source; the pinned toolchain may not.
 fn other_systems() -> Result<()> {
+    let compiler = crate::device_compiler::ensure()?;
     for target in ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"] {
-        let mut command = cargo();
+        let mut command = shell::cargo_at(compiler.cargo.as_os_str());
         command.args(["check", "-Zbuild-std=std", "-p", "warpann", "--features", "mesh,shifted", "--target", target]);
-        shell::run(command.env("RUSTC_BOOTSTRAP", "1"))?;
+        shell::run(command.env("RUSTC", &compiler.rustc).env("RUSTC_BOOTSTRAP", "1"))?;
     }
     Ok(())
 }

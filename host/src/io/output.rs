@@ -372,6 +372,9 @@ fn new_file(private: bool) -> OpenOptions {
     options.read(true).write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o666 });
+    // Other systems take the access of a new file from its folder.
+    #[cfg(not(unix))]
+    let _ = private;
     options
 }
 
