@@ -10,12 +10,14 @@
 //! | B, K = 8, tf32 | 1 element | column g, row t + 4·r |
 //! | A, K = 32, bytes | 4 elements, lowest byte first | row g + 8·(r % 2), columns 4t + 16·(r / 2) and the next three |
 //! | B, K = 32, bytes | 4 elements, lowest byte first | column g, rows 4t + 16·r and the next three |
+//! | A, K = 256, bits | 32 elements, lowest bit first | row g + 8·(r % 2), columns 32t + 128·(r / 2) and the next 31 |
+//! | B, K = 256, bits | 32 elements, lowest bit first | column g, rows 32t + 128·r and the next 31 |
 //! | C and D, f32 or i32 | 1 element | row g + 8·(r / 2), column 2t + r % 2 |
 //!
 //! In memory, all these fragments of A have one layout, and so have those of B: `ldmatrix` loads all of them.
 //!
 //! # Rounding
-//! Sums of bytes are exact, and wrap around beyond 32 bits. Products of floats are exact. The GPU adds the products of
+//! Sums of bytes and of bits are exact, and wrap around beyond 32 bits. Products of floats are exact. The GPU adds the products of
 //! one instruction in an undocumented order and alignment, and truncates. The emulator adds them to C one by one, k
 //! ascending, and rounds each sum to nearest. So the GPU and the emulator agree to the bit only if all sums are exact.
 //!
@@ -122,4 +124,7 @@ byte_products! {
     mma_m16n8k32_s8, m16n8k32_s8;
     /// C += A · B with elements from 0 to 255 and exact sums, K = 32 (`mma.m16n8k32.s32.u8.u8.s32`).
     mma_m16n8k32_u8, m16n8k32_u8;
+    /// C += A · B with bits as elements and exact sums, K = 256: the number of places with a 1 in both
+    /// (`mma.m16n8k256.s32.b1.b1.s32.and.popc`).
+    mma_m16n8k256_b1, m16n8k256_b1;
 }

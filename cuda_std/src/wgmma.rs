@@ -1,7 +1,7 @@
 //! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply matrices in shared memory.
 //!
 //! D (64×N) += A (64×K) · Bᵀ, B N×K, where N is 64 or 128. A *chunk* of A or B is 128 bytes a row, row after row: K =
-//! 64 components of 16 bits, or K = 128 bytes. 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk
+//! 64 components of 16 bits, K = 128 bytes, or K = 1024 bits. 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk
 //! starts at a multiple of 1024 bytes.
 //!
 //! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4
@@ -32,8 +32,8 @@ pub fn publish() {
     imp::wgmma::publish(Location::caller());
 }
 
-/// A lane's part of D: `[[f32; 4]; N / 8]` for products of f16 components, `[[i32; 4]; N / 8]` for products of bytes,
-/// for N of 64 and of 128.
+/// A lane's part of D: `[[f32; 4]; N / 8]` for products of f16 components, `[[i32; 4]; N / 8]` for products of bytes
+/// and of bits, for N of 64 and of 128.
 pub trait Fragment: imp::wgmma::Sums {}
 
 impl Fragment for [[f32; 4]; 8] {}
@@ -81,6 +81,18 @@ pub unsafe fn start_s8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedP
 pub unsafe fn start_u8<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
     // SAFETY: same contract.
     unsafe { d.start_u8(a.address(), b.address(), add, Location::caller()) }
+}
+
+/// As [`start_f16`] for chunks of bits, with exact sums that wrap around beyond 32 bits: the numbers of places with a 1
+/// in both rows (4 × `wgmma.mma_async.m64nNk256.s32.b1.b1.and.popc`).
+///
+/// # Safety
+/// As [`start_f16`].
+#[track_caller]
+#[inline(always)]
+pub unsafe fn start_b1<F: Fragment + imp::wgmma::ByteSums>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
+    // SAFETY: same contract.
+    unsafe { d.start_b1(a.address(), b.address(), add, Location::caller()) }
 }
 
 /// Waits for all products that this thread has started. `d` then holds their sums.

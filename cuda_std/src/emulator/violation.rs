@@ -34,9 +34,11 @@ pub enum Operation {
     MmaTf32,
     MmaS8,
     MmaU8,
+    MmaB1,
     StartF16,
     StartS8,
     StartU8,
+    StartB1,
     WaitForProducts,
     /// Waiting in a loop for what another thread stores.
     Spin,
@@ -63,9 +65,11 @@ impl Operation {
                 | Self::MmaTf32
                 | Self::MmaS8
                 | Self::MmaU8
+                | Self::MmaB1
                 | Self::StartF16
                 | Self::StartS8
                 | Self::StartU8
+                | Self::StartB1
                 | Self::WaitForProducts
         )
     }
@@ -99,9 +103,11 @@ impl Operation {
             Self::MmaTf32 => "mma_m16n8k8_tf32",
             Self::MmaS8 => "mma_m16n8k32_s8",
             Self::MmaU8 => "mma_m16n8k32_u8",
+            Self::MmaB1 => "mma_m16n8k256_b1",
             Self::StartF16 => "wgmma::start_f16",
             Self::StartS8 => "wgmma::start_s8",
             Self::StartU8 => "wgmma::start_u8",
+            Self::StartB1 => "wgmma::start_b1",
             Self::WaitForProducts => "wgmma::wait",
             Self::Spin => "a waiting loop",
         }

@@ -21,6 +21,8 @@ unsafe extern "unadjusted" {
     fn mma_s8(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: i32, c1: i32, c2: i32, c3: i32) -> I32x4;
     #[link_name = "llvm.nvvm.mma.m16n8k32.row.col.u8"]
     fn mma_u8(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: i32, c1: i32, c2: i32, c3: i32) -> I32x4;
+    #[link_name = "llvm.nvvm.mma.and.popc.m16n8k256.row.col.b1"]
+    fn mma_b1(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: i32, c1: i32, c2: i32, c3: i32) -> I32x4;
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn mma_bf16(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: f32, c1: f32, c2: f32, c3: f32) -> F32x4;
     #[link_name = "llvm.nvvm.mma.m16n8k8.row.col.tf32"]
@@ -76,6 +78,15 @@ pub unsafe fn m16n8k32_s8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], _: Site) 
 pub unsafe fn m16n8k32_u8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], _: Site) {
     // SAFETY: same contract.
     let d = unsafe { mma_u8(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
+    *c = [d.0, d.1, d.2, d.3];
+}
+
+/// # Safety
+/// All lanes of the warp arrive.
+#[inline(always)]
+pub unsafe fn m16n8k256_b1(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], _: Site) {
+    // SAFETY: same contract.
+    let d = unsafe { mma_b1(a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]) };
     *c = [d.0, d.1, d.2, d.3];
 }
 

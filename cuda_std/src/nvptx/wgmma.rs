@@ -36,7 +36,7 @@ pub trait HalfSums: Sums {
     unsafe fn start_f16(&mut self, a: u32, b: u32, add: bool, site: Site);
 }
 
-/// The sums of products of bytes.
+/// The sums of products of bytes and of bits.
 pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_s8`.
@@ -45,6 +45,10 @@ pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
+
+    /// # Safety
+    /// As `wgmma::start_b1`.
+    unsafe fn start_b1(&mut self, a: u32, b: u32, add: bool, site: Site);
 }
 
 /// One product of 32 bytes of every row. `$flags` are the constants behind the predicate.
@@ -120,10 +124,10 @@ macro_rules! wait {
     };
 }
 
-/// The sums of 64 rows and 8 · `$tiles` columns: `$halves` and `$bytes` are the shapes of a product, `$j` the tiles,
-/// `$k` the registers behind the first.
+/// The sums of 64 rows and 8 · `$tiles` columns: `$halves`, `$bytes` and `$bits` are the shapes of a product, `$j` the
+/// tiles, `$k` the registers behind the first.
 macro_rules! sums {
-    ($tiles:literal, $halves:literal, $bytes:literal, $j:tt, $k:tt) => {
+    ($tiles:literal, $halves:literal, $bytes:literal, $bits:literal, $j:tt, $k:tt) => {
         impl Sums for [[f32; 4]; $tiles] {
             wait!($j, $k);
         }
@@ -139,6 +143,7 @@ macro_rules! sums {
         impl ByteSums for [[i32; 4]; $tiles] {
             chunk!(start_s8, $bytes, ".s32.s8.s8", "", $j, $k);
             chunk!(start_u8, $bytes, ".s32.u8.u8", "", $j, $k);
+            chunk!(start_b1, $bits, ".s32.b1.b1.and.popc", "", $j, $k);
         }
     };
 }
@@ -147,6 +152,7 @@ sums!(
     8,
     "m64n64k16",
     "m64n64k32",
+    "m64n64k256",
     [0 1 2 3 4 5 6 7],
     [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]
 );
@@ -154,6 +160,7 @@ sums!(
     16,
     "m64n128k16",
     "m64n128k32",
+    "m64n128k256",
     [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15],
     [
         1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31

@@ -4,6 +4,7 @@ mod arguments;
 mod async_copy;
 mod atomics;
 mod butterflies;
+mod elements;
 mod groups;
 mod kernels;
 mod masks;

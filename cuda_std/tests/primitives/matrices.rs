@@ -1,6 +1,7 @@
 //! Matrix loads and products, compared with plain matrices and an independent implementation of the layouts of the PTX
 //! ISA.
 
+use crate::elements::{Elements, elements};
 use crate::one_block;
 use cuda_std::{
     Ptr, PtrMut,
@@ -136,7 +137,12 @@ proptest! {
 }
 
 /// Adds one product of matrices of bytes A and B to C.
-#[kernel(key = bool, true => product_s8 = with_s8, false => product_u8 = with_u8)]
+#[kernel(
+    key = Elements,
+    Elements::Signed => product_s8 = with_s8,
+    Elements::Unsigned => product_u8 = with_u8,
+    Elements::Bits => product_b1 = with_b1,
+)]
 struct ByteProduct {
     /// The fragment of A of each lane.
     a: Ptr<[u32; 4]>,
@@ -149,12 +155,12 @@ struct ByteProduct {
 bodies! {
     ByteProduct: with_s8 = mma_m16n8k32_s8;
     ByteProduct: with_u8 = mma_m16n8k32_u8;
+    ByteProduct: with_b1 = mma_m16n8k256_b1;
 }
 
 /// A fragment of each lane of A (16 rows of 32), B (8 columns of 32) and C (16 × 8), and D by a plain loop, against the
 /// kernel.
-fn check_bytes(signed: bool, a: &[[u8; 32]], b: &[[u8; 32]], c: &[[i32; 8]]) -> Result<(), TestCaseError> {
-    let value = |byte: u8| if signed { i64::from(byte as i8) } else { i64::from(byte) };
+fn check_bytes(of: Elements, a: &[[u8; 32]], b: &[[u8; 32]], c: &[[i32; 8]]) -> Result<(), TestCaseError> {
     let word = |row: &[u8; 32], at: usize| u32::from_le_bytes(row[at..at + 4].try_into().unwrap());
     let (mut fa, mut fb, mut fc) = (Vec::new(), Vec::new(), Vec::new());
     for lane in 0..32 {
@@ -166,11 +172,11 @@ fn check_bytes(signed: bool, a: &[[u8; 32]], b: &[[u8; 32]], c: &[[i32; 8]]) -> 
     let (fa, fb, mut out) = (Buffer::from_slice(&fa), Buffer::from_slice(&fb), Buffer::from_slice(&fc));
     let launch = ByteProduct { a: fa.as_ptr(), b: fb.as_ptr(), c: out.as_mut_ptr() };
     // SAFETY: a fragment a lane.
-    unsafe { emulator::launch(ByteProduct::kernel(signed), one_block(32, 0), launch) }.unwrap();
+    unsafe { emulator::launch(ByteProduct::kernel(of), one_block(32, 0), launch) }.unwrap();
     for (lane, found) in out.to_vec().into_iter().enumerate() {
         for (r, found) in found.into_iter().enumerate() {
             let (row, column) = (lane / 4 + r / 2 * 8, lane % 4 * 2 + r % 2);
-            let product: i64 = (0..32).map(|k| value(a[row][k]) * value(b[column][k])).sum();
+            let product: i64 = (0..32).map(|k| of.product(a[row][k], b[column][k])).sum();
             prop_assert_eq!(found, (i64::from(c[row][column]) + product) as i32, "row {}, column {}", row, column);
         }
     }
@@ -191,9 +197,9 @@ proptest! {
         a in byte_rows(16),
         b in byte_rows(8),
         c in prop::collection::vec(prop::array::uniform8(any::<i32>()), 16),
-        signed in any::<bool>(),
+        of in elements(),
     ) {
-        check_bytes(signed, &a, &b, &c)?;
+        check_bytes(of, &a, &b, &c)?;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Products of a warpgroup, against plain matrices.
 
+use crate::elements::{Elements, elements};
 use crate::one_block;
 use cuda_std::{
     Ptr, PtrMut,
@@ -111,7 +112,14 @@ proptest! {
 }
 
 /// D = A · Bᵀ of bytes, as [`product`] of halves, with N = 128.
-#[kernel(max_threads = 256, arch = "sm_90a", key = bool, true => product_s8 = bytes::<true>, false => product_u8 = bytes::<false>)]
+#[kernel(
+    max_threads = 256,
+    arch = "sm_90a",
+    key = Elements,
+    Elements::Signed => product_s8 = bytes::<0>,
+    Elements::Unsigned => product_u8 = bytes::<1>,
+    Elements::Bits => product_b1 = bytes::<2>,
+)]
 struct ByteProduct {
     /// 128 rows of 128 bytes.
     a: Ptr<u8>,
@@ -125,7 +133,7 @@ struct ByteProduct {
 
 /// # Safety
 /// As [`product`].
-unsafe fn bytes<const SIGNED: bool>(ByteProduct { a, b, twice, out }: ByteProduct) {
+unsafe fn bytes<const ELEMENTS: u32>(ByteProduct { a, b, twice, out }: ByteProduct) {
     let t = thread::thread_idx_x();
     // SAFETY: as in `product`.
     unsafe {
@@ -142,10 +150,10 @@ unsafe fn bytes<const SIGNED: bool>(ByteProduct { a, b, twice, out }: ByteProduc
         let mut d = [[i32::MIN; 4]; 16];
         let (own, all) = (shared::dynamic::<u8>().add(t / 128 * 8192), shared::dynamic::<u8>().add(16384));
         for turn in 0..=twice {
-            if SIGNED {
-                wgmma::start_s8(&mut d, own, all, turn > 0);
-            } else {
-                wgmma::start_u8(&mut d, own, all, turn > 0);
+            match ELEMENTS {
+                0 => wgmma::start_s8(&mut d, own, all, turn > 0),
+                1 => wgmma::start_u8(&mut d, own, all, turn > 0),
+                _ => wgmma::start_b1(&mut d, own, all, turn > 0),
             }
         }
         wgmma::wait(&mut d);
@@ -162,21 +170,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn byte_products_of_two_groups(a in byte_rows(), b in byte_rows(), twice in 0u32..2, signed in any::<bool>()) {
+    fn byte_products_of_two_groups(a in byte_rows(), b in byte_rows(), twice in 0u32..2, of in elements()) {
         let (fa, fb) = (Buffer::from_slice(&a), Buffer::from_slice(&b));
         let mut out = Buffer::from_slice(&[[[0i32; 4]; 16]; 256]);
         let launch = ByteProduct { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
         // SAFETY: the arrays and the shared memory have the sizes that the kernel requires.
-        unsafe { emulator::launch(ByteProduct::kernel(signed), one_block(256, 32768), launch) }.unwrap();
-        let value = |byte: u8| if signed { i32::from(byte as i8) } else { i32::from(byte) };
+        unsafe { emulator::launch(ByteProduct::kernel(of), one_block(256, 32768), launch) }.unwrap();
         for (thread, fragment) in out.to_vec().into_iter().enumerate() {
             let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
             for (j, pairs) in fragment.into_iter().enumerate() {
                 for (r, found) in pairs.into_iter().enumerate() {
                     let (row, column) = (16 * warp + g + r / 2 * 8, 8 * j + 2 * t + r % 2);
-                    let product = |k: usize| value(a[row * 128 + k]) * value(b[column * 128 + k]);
-                    let sum: i32 = (0..128).map(product).sum();
-                    prop_assert_eq!(found, sum * (1 + twice as i32), "row {}, column {}", row, column);
+                    let product = |k: usize| of.product(a[row * 128 + k], b[column * 128 + k]);
+                    let sum: i64 = (0..128).map(product).sum();
+                    prop_assert_eq!(i64::from(found), sum * (1 + i64::from(twice)), "row {}, column {}", row, column);
                 }
             }
         }

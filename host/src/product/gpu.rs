@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::flat::byte_filter::most_components;
+use warpann_kernels::flat::byte_filter::most_row_bytes;
 use warpann_kernels::flat::filter;
 use warpann_kernels::product::bounds::QueryTerms;
 use warpann_kernels::product::element::ByteKey;
@@ -67,7 +67,7 @@ impl VectorShape {
             ElementType::F32 | ElementType::F16 | ElementType::Bf16 => None,
         };
         let operands = match key {
-            Some(key) if dim <= most_components(key) as usize => Operands::Bytes(key),
+            Some(key) if dim <= most_row_bytes(key) as usize => Operands::Bytes(key),
             _ => Operands::Halves,
         };
         VectorShape { operands, aligned: key.is_some(), ..VectorShape::new(element, metric, dim) }

@@ -23,7 +23,12 @@
 //!
 //! # Limits
 //! A sum of d products of u8 is at most 255² · d, and of i8 at most 2¹⁴ · d. ‖y‖² must stay below the bits of +∞, and
-//! A − ⌊‖y‖² / 2⌋ above −2³¹: [`most_components`]. Longer vectors take the filter of f16 copies.
+//! A − ⌊‖y‖² / 2⌋ above −2³¹: [`most_row_bytes`]. Longer vectors take the filter of f16 copies.
+//!
+//! # Bits
+//! Rows of bits are rows of bytes with eight components each. The instruction differs: ⟨x, y⟩ is the number of places
+//! with a 1 in both. ‖y‖² is the number of ones, and squared L2 is the Hamming distance. A chunk has 1,024 components,
+//! in as much time as 128 components of a byte. Longer rows than [`most_row_bytes`] have no filter.
 //!
 //! # How it maps to the machine
 //! As the filter of f16 copies. A chunk has 128 components. Rows are not padded to whole chunks: the copy fills the
@@ -56,7 +61,7 @@ use cuda_std::{Ptr, async_copy, global, kernel, thread};
 use crate::flat::epilogue::{HEADER_BYTES, PairBounds, TileWord, Visited, hits_of, info_at, terms_at, visit};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::element::{ByteKey, I8, U8};
+use crate::product::element::{Bits, ExactKey, I8, U8};
 use crate::product::instruction::{Instruction, MmaSync, TileProduct, Wgmma};
 use crate::product::mainloop::Operands;
 use crate::product::metric::Metric;
@@ -70,17 +75,19 @@ const LEFT_OUT: u32 = f32::INFINITY.to_bits();
 /// E.
 const LOST_BIT: f32 = 1.0625;
 
-/// Largest number of components of a type for which sums and comparisons stay in 32 bits (module documentation).
-pub const fn most_components(element: ByteKey) -> u32 {
+/// Largest number of bytes of a row for which sums, comparisons and offsets stay in 32 bits (module documentation).
+pub const fn most_row_bytes(element: ExactKey) -> u32 {
     match element {
         // 255² · d < LEFT_OUT.
-        ByteKey::U8 => (LEFT_OUT - 1) / (255 * 255),
+        ExactKey::U8 => (LEFT_OUT - 1) / (255 * 255),
         // 2¹⁴ · d + LEFT_OUT / 2 ≤ 2³¹.
-        ByteKey::I8 => ((1 << 31) - LEFT_OUT / 2) >> 14,
+        ExactKey::I8 => ((1 << 31) - LEFT_OUT / 2) >> 14,
+        // 128 padded rows of d bytes have offsets below 2³²; 8 · d is far below LEFT_OUT.
+        ExactKey::Bits => (1 << 25) - 16,
     }
 }
 
-const _: () = assert!(most_components(ByteKey::U8) == 32_896 && most_components(ByteKey::I8) == 65_792);
+const _: () = assert!(most_row_bytes(ExactKey::U8) == 32_896 && most_row_bytes(ExactKey::I8) == 65_792);
 
 /// Number of chunks of a row of `stride` bytes.
 #[inline(always)]
@@ -94,48 +101,68 @@ const fn chunks(stride: u32) -> u32 {
 /// The arrays are as long as the fields say; the rows, and `base_values`, are padded to whole tiles of 128 rows,
 /// whatever the padding rows hold. The residency in the kernel's key is [`Self::residency`].
 #[kernel(
-    key = (ByteKey, Instruction, FilterOutput, Residency),
+    key = (ExactKey, Instruction, FilterOutput, Residency),
     max_threads = 256,
-    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+    (ExactKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
         => filter_u8_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, true, true>,
     /// One block a multiprocessor, as for f16 copies.
-    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+    (ExactKey::U8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
         => filter_u8_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, false, true>,
-    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+    (ExactKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
         => filter_u8_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, true, false>,
-    (ByteKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+    (ExactKey::U8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
         => filter_u8_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4, U8>, 4, 4, false, false>,
-    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+    (ExactKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
         => filter_u8_dense_resident_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, true, true>,
-    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+    (ExactKey::U8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
         => filter_u8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, true>,
-    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+    (ExactKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
         => filter_u8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16, U8>, 1, 16, true, false>,
-    (ByteKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+    (ExactKey::U8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_u8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, U8>, 1, 16, false, false>,
-    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+    (ExactKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
         => filter_i8_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, true, true>,
     /// One block a multiprocessor, as for f16 copies.
-    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+    (ExactKey::I8, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
         => filter_i8_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, false, true>,
-    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+    (ExactKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
         => filter_i8_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, true, false>,
-    (ByteKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+    (ExactKey::I8, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
         => filter_i8_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4, I8>, 4, 4, false, false>,
-    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+    (ExactKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
         => filter_i8_dense_resident_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, true, true>,
-    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+    (ExactKey::I8, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
         => filter_i8_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, true>,
-    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+    (ExactKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
         => filter_i8_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16, I8>, 1, 16, true, false>,
-    (ByteKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+    (ExactKey::I8, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
         => filter_i8_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
         = filter::<Wgmma<16, I8>, 1, 16, false, false>,
+    (ExactKey::Bits, Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+        => filter_bits_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, Bits>, 4, 4, true, true>,
+    /// One block a multiprocessor, as for f16 copies.
+    (ExactKey::Bits, Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+        => filter_bits_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4, Bits>, 4, 4, false, true>,
+    (ExactKey::Bits, Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+        => filter_bits_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4, Bits>, 4, 4, true, false>,
+    (ExactKey::Bits, Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+        => filter_bits_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4, Bits>, 4, 4, false, false>,
+    (ExactKey::Bits, Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+        => filter_bits_dense_resident_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, Bits>, 1, 16, true, true>,
+    (ExactKey::Bits, Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+        => filter_bits_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, Bits>, 1, 16, false, true>,
+    (ExactKey::Bits, Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+        => filter_bits_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16, Bits>, 1, 16, true, false>,
+    (ExactKey::Bits, Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+        => filter_bits_append_streamed_sm90(min_blocks = 2, arch = "sm_90a")
+        = filter::<Wgmma<16, Bits>, 1, 16, false, false>,
 )]
 pub struct ByteFilter {
     /// The queries as stored: rows of `stride` bytes, aligned to 16.
@@ -143,7 +170,7 @@ pub struct ByteFilter {
     /// The base as stored: rows of `stride` bytes, aligned to 16.
     pub base: Ptr<u8>,
     /// Distance from one row to the next in bytes: a multiple of 16, padded with zeros, at most
-    /// [`most_components`] padded.
+    /// [`most_row_bytes`] padded.
     pub stride: u32,
     /// The value of each query ([`crate::product::prepare_bytes`]).
     pub query_values: Ptr<u32>,
@@ -206,7 +233,7 @@ impl Operands for BaseTiles {
                     TileWord::Number.of::<u32>(info).store(self.tile);
                 }
             }
-            // 128 · stride fits 32 bits, because `most_components` bounds stride.
+            // 128 · stride fits 32 bits, because `most_row_bytes` bounds stride.
             let at = self.tile as usize * (TILE_ROWS * stride) as usize;
             self.copy.copy(to, base.wrapping_add(at), chunk);
         }

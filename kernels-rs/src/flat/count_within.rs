@@ -24,7 +24,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, warp};
 
 use crate::flat::rescan::ScannedRows;
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::Metric;
 
 /// Number of warps in a block of these kernels.
@@ -113,14 +113,15 @@ unsafe fn cut(launch: CutResults) {
 /// # Safety
 /// The arrays are as long as the fields say. `pieces` is [`Self::pieces`].
 #[kernel(
-    key = ElementKey,
+    key = RowKey,
     max_threads = 128,
     min_blocks = 3,
-    ElementKey::F32 => count_rows_f32 = count::<element::F32>,
-    ElementKey::F16 => count_rows_f16 = count::<element::F16>,
-    ElementKey::Bf16 => count_rows_bf16 = count::<element::Bf16>,
-    ElementKey::U8 => count_rows_u8 = count::<element::U8>,
-    ElementKey::I8 => count_rows_i8 = count::<element::I8>,
+    RowKey::F32 => count_rows_f32 = count::<element::F32>,
+    RowKey::F16 => count_rows_f16 = count::<element::F16>,
+    RowKey::Bf16 => count_rows_bf16 = count::<element::Bf16>,
+    RowKey::U8 => count_rows_u8 = count::<element::U8>,
+    RowKey::I8 => count_rows_i8 = count::<element::I8>,
+    RowKey::Bits => count_rows_bits = count::<element::Bits>,
 )]
 pub struct CountRows {
     /// The queries and the base.
@@ -151,7 +152,7 @@ impl CountRows {
 /// # Safety
 /// As [`CountRows`].
 #[inline(always)]
-unsafe fn count<E: Element>(launch: CountRows) {
+unsafe fn count<E: Row>(launch: CountRows) {
     let CountRows { scanned, listed, pieces, radius, counts } = launch;
     let worst = scanned.metric.badness(radius);
     let words = scanned.row_count.div_ceil(32);

@@ -24,7 +24,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
 
 use crate::product::canonical::{BATCH, over_norms, sums_by};
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::Metric;
 use crate::select::entry;
 use crate::select::warp_select::{WarpSelect, thread_queue};
@@ -45,14 +45,15 @@ const LEAST_WORDS: u32 = 8;
 /// The arrays are as long as the fields say. `pieces` is [`Self::pieces`], and a list has room for `pieces` · `k`
 /// entries.
 #[kernel(
-    key = ElementKey,
+    key = RowKey,
     max_threads = 128,
     min_blocks = 3,
-    ElementKey::F32 => rescan_f32 = rescan::<element::F32>,
-    ElementKey::F16 => rescan_f16 = rescan::<element::F16>,
-    ElementKey::Bf16 => rescan_bf16 = rescan::<element::Bf16>,
-    ElementKey::U8 => rescan_u8 = rescan::<element::U8>,
-    ElementKey::I8 => rescan_i8 = rescan::<element::I8>,
+    RowKey::F32 => rescan_f32 = rescan::<element::F32>,
+    RowKey::F16 => rescan_f16 = rescan::<element::F16>,
+    RowKey::Bf16 => rescan_bf16 = rescan::<element::Bf16>,
+    RowKey::U8 => rescan_u8 = rescan::<element::U8>,
+    RowKey::I8 => rescan_i8 = rescan::<element::I8>,
+    RowKey::Bits => rescan_bits = rescan::<element::Bits>,
 )]
 pub struct Rescan {
     /// The queries and the base.
@@ -90,7 +91,7 @@ impl Rescan {
 /// # Safety
 /// As [`Rescan`].
 #[inline(always)]
-unsafe fn rescan<E: Element>(launch: Rescan) {
+unsafe fn rescan<E: Row>(launch: Rescan) {
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     // SAFETY: the caller promises the shapes.
     unsafe {
@@ -110,7 +111,7 @@ unsafe fn rescan<E: Element>(launch: Rescan) {
 /// # Safety
 /// As [`Rescan`]; the query and the piece exist.
 #[inline(always)]
-unsafe fn scan_piece<E: Element>(launch: Rescan, query: usize, piece: u32) {
+unsafe fn scan_piece<E: Row>(launch: Rescan, query: usize, piece: u32) {
     let Rescan { scanned, k, pieces, list_stride, values, rows, counts, .. } = launch;
     let lane = warp::lane_id();
     let words = scanned.row_count.div_ceil(32);
@@ -180,13 +181,7 @@ impl ScannedRows {
     /// # Safety
     /// As [`Rescan`]; the query exists, and each word has at least one row of the base.
     #[inline(always)]
-    pub(crate) unsafe fn each<E: Element>(
-        self,
-        query: usize,
-        from: u32,
-        to: u32,
-        mut take: impl FnMut(f32, u32, bool),
-    ) {
+    pub(crate) unsafe fn each<E: Row>(self, query: usize, from: u32, to: u32, mut take: impl FnMut(f32, u32, bool)) {
         let ScannedRows { queries, stride, row_count, metric, query_squares, base_squares, bits, .. } = self;
         let base = self.base.cast::<E::Stored>();
         let x = queries.cast::<E::Stored>().wrapping_add(query * stride as usize);

@@ -35,7 +35,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::{Metric, Term, with_term};
 pub use crate::product::quad::{BATCH, Quad};
 use crate::product::quad::{BYTE_QUADS, ByteQuad};
@@ -67,7 +67,7 @@ pub fn over_norms(product: f64, squares: f64) -> f64 {
 /// # Safety
 /// `x` has `quads` readable groups of four components.
 #[inline(always)]
-pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) -> f64 {
+pub unsafe fn squares<E: Row>(x: *const E::Stored, quads: u32, lane: u32) -> f64 {
     // SAFETY: `Quad::squares` asks for quad < quads only.
     let quad = |_, quad| unsafe { E::quad(x, quad) };
     let [squares] = E::Quad::squares(quad, quads, lane);
@@ -79,13 +79,14 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
 /// # Safety
 /// The arrays are as long as the fields say, and every listed row exists.
 #[kernel(
-    key = ElementKey,
+    key = RowKey,
     max_threads = 128,
-    ElementKey::F32 => canonical_f32 = canonical::<element::F32>,
-    ElementKey::F16 => canonical_f16 = canonical::<element::F16>,
-    ElementKey::Bf16 => canonical_bf16 = canonical::<element::Bf16>,
-    ElementKey::U8 => canonical_u8 = canonical_bytes::<element::U8>,
-    ElementKey::I8 => canonical_i8 = canonical_bytes::<element::I8>,
+    RowKey::F32 => canonical_f32 = canonical::<element::F32>,
+    RowKey::F16 => canonical_f16 = canonical::<element::F16>,
+    RowKey::Bf16 => canonical_bf16 = canonical::<element::Bf16>,
+    RowKey::U8 => canonical_u8 = canonical_bytes::<element::U8>,
+    RowKey::I8 => canonical_i8 = canonical_bytes::<element::I8>,
+    RowKey::Bits => canonical_bits = canonical_bytes::<element::Bits>,
 )]
 pub struct Canonical {
     /// `query_count` rows of `stride` components, of the type of the key.
@@ -127,7 +128,7 @@ impl Canonical {
 /// # Safety
 /// As [`Canonical`].
 #[inline(always)]
-unsafe fn canonical<E: Element>(launch: Canonical) {
+unsafe fn canonical<E: Row>(launch: Canonical) {
     // SAFETY: the contract is the same.
     unsafe { with_term!(launch.metric, T => lists::<E, T>(launch)) }
 }
@@ -135,7 +136,7 @@ unsafe fn canonical<E: Element>(launch: Canonical) {
 /// # Safety
 /// As [`Canonical`].
 #[inline(always)]
-unsafe fn canonical_bytes<E: Element<Quad: ByteQuad>>(launch: Canonical) {
+unsafe fn canonical_bytes<E: Row<Quad: ByteQuad>>(launch: Canonical) {
     let Canonical { queries, base, stride, metric, .. } = launch;
     let aligned = stride.is_multiple_of(PART) && (*queries as usize | *base as usize).is_multiple_of(PART as usize);
     // SAFETY: the contract is the same; rows are aligned, and short enough, where that is needed.
@@ -213,7 +214,7 @@ impl Canonical {
 /// # Safety
 /// As [`Canonical`].
 #[inline(always)]
-unsafe fn lists<E: Element, T: Term>(launch: Canonical) {
+unsafe fn lists<E: Row, T: Term>(launch: Canonical) {
     let Canonical { stride, slices, .. } = launch;
     let (queries, base) = (launch.queries.cast::<E::Stored>(), launch.base.cast::<E::Stored>());
     let lane = warp::lane_id();
@@ -261,7 +262,7 @@ unsafe fn part_of(row: *const u8, part: u32) -> [u32; 4] {
 /// # Safety
 /// As [`Canonical`]; rows are aligned to [`PART`], and have at most 4 · [`BYTE_QUADS`] components.
 #[inline(always)]
-unsafe fn byte_lists<E: Element<Quad: ByteQuad>, T: Term>(launch: Canonical) {
+unsafe fn byte_lists<E: Row<Quad: ByteQuad>, T: Term>(launch: Canonical) {
     let Canonical { queries, base, stride, slices, .. } = launch;
     let parts = stride / PART;
     let lanes = parts.clamp(1, 32).next_power_of_two();

@@ -1,26 +1,30 @@
-//! Loads of four consecutive vector components of any element type as f32, exactly.
+//! What rows hold: components of one of the element types, or bits. Loads of it, in the form that canonical distances
+//! sum ([`Row`]) and as f32, exactly ([`Element`]).
 
 use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
-use crate::product::quad::{I8x4, Quad, U8x4};
+use crate::product::quad::{BitsX32, I8x4, Quad, U8x4};
 
-/// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of
-/// four.
-pub trait Element: Copy {
-    /// One component as stored.
+/// What rows hold, to compare them by canonical distances ([`crate::product::canonical`]). Rows start at multiples of
+/// four stored units and are padded with zeros to a multiple of four.
+pub trait Row: Copy {
+    /// One unit as stored: a component, or eight bits.
     type Stored: Copy;
 
-    /// Four components as canonical distances sum them ([`crate::product::canonical`]).
+    /// Four units as canonical distances sum them.
     type Quad: Quad;
 
-    /// Components 4·`at` .. 4·`at` + 4 of the row at `row`, in the form that canonical distances sum.
+    /// Units 4·`at` .. 4·`at` + 4 of the row at `row`.
     ///
     /// # Safety
-    /// As [`load4`](Self::load4).
+    /// The four units are readable, and `row` is aligned to four units.
     unsafe fn quad(row: *const Self::Stored, at: u32) -> Self::Quad;
+}
 
+/// An element type: each stored unit is a component.
+pub trait Element: Row {
     /// Components 4·`quad` .. 4·`quad` + 4 of the row at `row`.
     ///
     /// # Safety
@@ -41,6 +45,55 @@ pub enum ElementKey {
     U8,
     /// [`I8`].
     I8,
+}
+
+/// Name of what rows hold: the key of kernels that exist once for each element type, and for bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKey {
+    /// [`F32`].
+    F32,
+    /// [`F16`].
+    F16,
+    /// [`Bf16`].
+    Bf16,
+    /// [`U8`].
+    U8,
+    /// [`I8`].
+    I8,
+    /// [`Bits`].
+    Bits,
+}
+
+impl From<ElementKey> for RowKey {
+    fn from(element: ElementKey) -> RowKey {
+        match element {
+            ElementKey::F32 => RowKey::F32,
+            ElementKey::F16 => RowKey::F16,
+            ElementKey::Bf16 => RowKey::Bf16,
+            ElementKey::U8 => RowKey::U8,
+            ElementKey::I8 => RowKey::I8,
+        }
+    }
+}
+
+/// Name of what rows hold whose products are exact: the key of kernels of such products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExactKey {
+    /// [`U8`].
+    U8,
+    /// [`I8`].
+    I8,
+    /// [`Bits`].
+    Bits,
+}
+
+impl From<ByteKey> for ExactKey {
+    fn from(element: ByteKey) -> ExactKey {
+        match element {
+            ByteKey::U8 => ExactKey::U8,
+            ByteKey::I8 => ExactKey::I8,
+        }
+    }
 }
 
 /// Name of an element type of bytes: the key of kernels that exist for these only.
@@ -67,8 +120,11 @@ pub struct U8;
 /// Signed bytes, `i8`.
 #[derive(Clone, Copy)]
 pub struct I8;
+/// Eight components of one bit, 0 or 1, in each byte. Squared L2 is the Hamming distance of such rows.
+#[derive(Clone, Copy)]
+pub struct Bits;
 
-impl Element for F32 {
+impl Row for F32 {
     type Stored = f32;
     type Quad = [f32; 4];
 
@@ -77,7 +133,9 @@ impl Element for F32 {
         // SAFETY: the same contract.
         unsafe { Self::load4(row, at) }
     }
+}
 
+impl Element for F32 {
     #[inline(always)]
     unsafe fn load4(row: *const f32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -87,7 +145,7 @@ impl Element for F32 {
 
 macro_rules! half_element {
     ($name:ident, $convert:path) => {
-        impl Element for $name {
+        impl Row for $name {
             type Stored = u16;
             type Quad = [f32; 4];
 
@@ -96,7 +154,9 @@ macro_rules! half_element {
                 // SAFETY: the same contract.
                 unsafe { Self::load4(row, at) }
             }
+        }
 
+        impl Element for $name {
             #[inline(always)]
             unsafe fn load4(row: *const u16, quad: u32) -> [f32; 4] {
                 // SAFETY: as the caller promises.
@@ -109,7 +169,7 @@ macro_rules! half_element {
 half_element!(F16, f16_to_f32);
 half_element!(Bf16, bf16_to_f32);
 
-impl Element for U8 {
+impl Row for U8 {
     type Stored = u8;
     type Quad = U8x4;
 
@@ -118,7 +178,9 @@ impl Element for U8 {
         // SAFETY: the four components are readable, and aligned, as the caller promises.
         U8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
     }
+}
 
+impl Element for U8 {
     #[inline(always)]
     unsafe fn load4(row: *const u8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -127,7 +189,7 @@ impl Element for U8 {
     }
 }
 
-impl Element for I8 {
+impl Row for I8 {
     type Stored = i8;
     type Quad = I8x4;
 
@@ -136,11 +198,24 @@ impl Element for I8 {
         // SAFETY: the four components are readable, and aligned, as the caller promises.
         I8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
     }
+}
 
+impl Element for I8 {
     #[inline(always)]
     unsafe fn load4(row: *const i8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
         [word as i8 as f32, (word >> 8) as i8 as f32, (word >> 16) as i8 as f32, (word >> 24) as i8 as f32]
+    }
+}
+
+impl Row for Bits {
+    type Stored = u8;
+    type Quad = BitsX32;
+
+    #[inline(always)]
+    unsafe fn quad(row: *const u8, at: u32) -> BitsX32 {
+        // SAFETY: the four bytes are readable, and aligned, as the caller promises.
+        BitsX32(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
     }
 }

@@ -1,4 +1,4 @@
-//! The numbers of vectors of bytes that the filter of bytes needs beside the vectors
+//! The numbers of vectors of bytes, or of bits, that the filter of bytes needs beside the vectors
 //! ([`crate::flat::byte_filter`]).
 //!
 //! # Algorithm
@@ -20,7 +20,7 @@ use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
 
 use crate::product::bounds::Bounds;
 use crate::product::canonical::squares;
-use crate::product::element::{ByteKey, Element, I8, U8};
+use crate::product::element::{Bits, ExactKey, I8, Row, U8};
 use crate::product::metric::{Metric, normaliser};
 use crate::product::prepare::{listed_row, raise};
 use crate::product::tile::TILE_ROWS;
@@ -33,10 +33,11 @@ const WARPS_PER_BLOCK: u32 = 4;
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(
-    key = ByteKey,
+    key = ExactKey,
     max_threads = 128,
-    ByteKey::U8 => prepare_bytes_u8 = prepare::<U8>,
-    ByteKey::I8 => prepare_bytes_i8 = prepare::<I8>,
+    ExactKey::U8 => prepare_bytes_u8 = prepare::<U8>,
+    ExactKey::I8 => prepare_bytes_i8 = prepare::<I8>,
+    ExactKey::Bits => prepare_bytes_bits = prepare::<Bits>,
 )]
 pub struct PrepareBytes {
     /// `count` rows of `stride` bytes, of the type of the key.
@@ -87,7 +88,7 @@ pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
 /// # Safety
 /// As [`PrepareBytes`].
 #[inline(always)]
-unsafe fn prepare<E: Element>(launch: PrepareBytes) {
+unsafe fn prepare<E: Row>(launch: PrepareBytes) {
     let PrepareBytes { rows, count, padded_count, stride, metric, values, of_lists, norms, .. } = launch;
     let PrepareBytes { set_norm, row_squares: canonical, .. } = launch;
     let at = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

@@ -75,9 +75,9 @@ impl Quad for [f32; 4] {
     }
 }
 
-/// Four components of one byte each.
+/// Four components of one byte each, or 32 of one bit.
 pub trait ByteQuad: Quad {
-    /// `sum` plus the products of four components each, modulo 2³².
+    /// `sum` plus the sum of the products of the components, modulo 2³².
     fn dot4(x: u32, y: u32, sum: i32) -> i32;
 }
 
@@ -160,4 +160,8 @@ byte_quad! {
 byte_quad! {
     /// Four neighbouring components of type i8, in one word.
     I8x4, dot4_i8
+}
+byte_quad! {
+    /// 32 neighbouring components of one bit, in one word. A product is 1 where both have a 1.
+    BitsX32, |x: u32, y: u32, sum: i32| (x & y).count_ones() as i32 + sum
 }

@@ -6,9 +6,9 @@
 use cuda_std::PtrMut;
 use cuda_std::emulator::Buffer;
 use test_random::Random;
-use warpann_kernels::flat::byte_filter::{ByteFilter, most_components};
+use warpann_kernels::flat::byte_filter::{ByteFilter, most_row_bytes};
 use warpann_kernels::flat::filter::{FilterOutput, FilterPass, tile_number};
-use warpann_kernels::product::element::ByteKey;
+use warpann_kernels::product::element::ExactKey;
 use warpann_kernels::product::instruction::Instruction;
 use warpann_kernels::product::metric::Metric;
 use warpann_kernels::product::prepare_bytes::PrepareBytes;
@@ -18,7 +18,7 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::InnerProduct, Metric::Cosine];
 
 /// Vectors of bytes, and what the library makes of them.
 struct Set {
-    key: ByteKey,
+    key: ExactKey,
     metric: Metric,
     dim: usize,
     stride: usize,
@@ -32,7 +32,7 @@ struct Set {
 
 impl Set {
     /// Random rows: of all bytes, or of the extremes only. Some are zero. Padding rows hold garbage.
-    fn random(random: &mut Random, (key, metric): (ByteKey, Metric), dim: usize, count: usize) -> Set {
+    fn random(random: &mut Random, (key, metric): (ExactKey, Metric), dim: usize, count: usize) -> Set {
         let stride = dim.next_multiple_of(16);
         let padded = count.next_multiple_of(TILE);
         let extreme = random.below(3) == 0;
@@ -78,16 +78,20 @@ impl Set {
         }
     }
 
-    fn component(&self, row: usize, at: usize) -> i64 {
-        let byte = self.rows[row * self.stride + at];
-        match self.key {
-            ByteKey::U8 => byte.into(),
-            ByteKey::I8 => (byte as i8).into(),
-        }
+    fn byte(&self, row: usize, at: usize) -> u8 {
+        self.rows[row * self.stride + at]
     }
 
     fn product(&self, row: usize, other: &Set, of: usize) -> i64 {
-        (0..self.dim).map(|at| self.component(row, at) * other.component(of, at)).sum()
+        let terms = (0..self.dim).map(|at| {
+            let (x, y) = (self.byte(row, at), other.byte(of, at));
+            match self.key {
+                ExactKey::U8 => i64::from(x) * i64::from(y),
+                ExactKey::I8 => i64::from(x as i8) * i64::from(y as i8),
+                ExactKey::Bits => (0..8).filter(|bit| x >> bit & 1 == 1 && y >> bit & 1 == 1).count() as i64,
+            }
+        });
+        terms.sum()
     }
 
     /// Compares the numbers of the rows with their definitions.
@@ -185,8 +189,8 @@ impl Set {
 
 /// Sets of queries and of a base, by the number of a case.
 fn sets(random: &mut Random, case: usize, dims: &[usize], queries: usize, rows: usize) -> (Set, Set, Instruction) {
-    let kind = ([ByteKey::U8, ByteKey::I8][case % 2], METRICS[case / 2 % 3]);
-    let instruction = [Instruction::MmaSync, Instruction::Wgmma][case / 6 % 2];
+    let kind = ([ExactKey::U8, ExactKey::I8, ExactKey::Bits][case % 3], METRICS[case / 3 % 3]);
+    let instruction = [Instruction::MmaSync, Instruction::Wgmma][case / 9 % 2];
     let dim = dims[case % dims.len()];
     let (x, y) = (Set::random(random, kind, dim, queries), Set::random(random, kind, dim, rows));
     x.check();
@@ -205,7 +209,7 @@ const VISITS: [[u32; 3]; 4] = [[3, 1, 0], [2, 2, 0], [2, 0, 3], [1, 1, 0]];
 #[test]
 fn upper_bounds_of_all_pairs_are_stored() {
     let mut random = Random::new(91);
-    for case in 0..12 {
+    for case in 0..18 {
         let (x, y, instruction) = sets(&mut random, case, &[5, 128, 300, 16, 144], 3 + 126 * (case % 2), 290);
         let visits = VISITS[case % 4];
         let out_stride = visits[0] as usize * TILE + 2;
@@ -229,7 +233,7 @@ fn upper_bounds_of_all_pairs_are_stored() {
 fn pairs_within_the_limits_are_appended() {
     let mut random = Random::new(92);
     let mut between = 0;
-    for case in 0..24 {
+    for case in 0..36 {
         let (x, y, instruction) = sets(&mut random, case, &[128, 31, 300, 100, 16], [7, 130][case % 2], 290);
         let rows = visited(&y, VISITS[case % 4]);
         // A threshold of each query: a score, the number below it, +∞, or −∞.
@@ -274,8 +278,8 @@ fn pairs_within_the_limits_are_appended() {
 /// 32 bits.
 #[test]
 fn the_longest_vectors_of_extremes_stay_in_range() {
-    for (case, (key, byte)) in [(ByteKey::U8, 255u8), (ByteKey::I8, 0x80)].into_iter().enumerate() {
-        let dim = most_components(key) as usize;
+    for (case, (key, byte)) in [(ExactKey::U8, 255u8), (ExactKey::I8, 0x80)].into_iter().enumerate() {
+        let dim = most_row_bytes(key) as usize;
         for (metric, instruction) in
             METRICS.into_iter().zip([Instruction::MmaSync, Instruction::Wgmma, Instruction::MmaSync])
         {
@@ -283,7 +287,7 @@ fn the_longest_vectors_of_extremes_stay_in_range() {
             let (mut x, mut y) =
                 (Set::random(&mut random, (key, metric), 16, 2), Set::random(&mut random, (key, metric), 16, 3));
             // Rows of one extreme, and a row of the other.
-            let other = if key == ByteKey::I8 { 0x7f } else { 0 };
+            let other = if key == ExactKey::I8 { 0x7f } else { 0 };
             for (set, last) in [(&mut x, 1), (&mut y, 2)] {
                 (set.dim, set.stride) = (dim, dim.next_multiple_of(16));
                 set.rows = vec![0; TILE * set.stride];

@@ -216,3 +216,16 @@ pub unsafe fn m16n8k32_u8(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Sit
     // SAFETY: same contract.
     unsafe { multiply(Operation::MmaU8, (c, a, b), site, |of| &mut of.of_bytes, decode, sum_bytes) }
 }
+
+/// # Safety
+/// As `mma::mma_m16n8k256_b1`.
+#[inline(always)]
+pub unsafe fn m16n8k256_b1(c: &mut [i32; 4], a: &[u32; 4], b: [u32; 2], site: Site) {
+    // The fragments are those of bytes, with eight elements in each.
+    let decode = |product: &mut _, fragments: &_| decode_8(product, fragments, i32::from);
+    let sum = |c: &mut i32, a: &[i32; 32], b: &[i32; 32]| {
+        *c = a.iter().zip(b).fold(*c, |sum, (a, b)| sum.wrapping_add((a & b).count_ones() as i32));
+    };
+    // SAFETY: same contract.
+    unsafe { multiply(Operation::MmaB1, (c, a, b), site, |of| &mut of.of_bytes, decode, sum) }
+}

@@ -83,7 +83,7 @@ impl<const TILES: usize> HalfSums for [[f32; 4]; TILES] {
     }
 }
 
-/// The sums of products of bytes.
+/// The sums of products of bytes and of bits.
 pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_s8`.
@@ -92,19 +92,30 @@ pub trait ByteSums: Sums {
     /// # Safety
     /// As `wgmma::start_u8`.
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site);
+
+    /// # Safety
+    /// As `wgmma::start_b1`.
+    unsafe fn start_b1(&mut self, a: u32, b: u32, add: bool, site: Site);
 }
 
 impl<const TILES: usize> ByteSums for [[i32; 4]; TILES] {
     #[inline(always)]
     unsafe fn start_s8(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
-        unsafe { start_bytes(self, Operation::StartS8, (a, b, add), |byte| i32::from(byte as i8), site) }
+        unsafe { start_bytes(self, Operation::StartS8, (a, b, add), |byte| i32::from(byte as i8), times, site) }
     }
 
     #[inline(always)]
     unsafe fn start_u8(&mut self, a: u32, b: u32, add: bool, site: Site) {
         // SAFETY: same contract.
-        unsafe { start_bytes(self, Operation::StartU8, (a, b, add), i32::from, site) }
+        unsafe { start_bytes(self, Operation::StartU8, (a, b, add), i32::from, times, site) }
+    }
+
+    #[inline(always)]
+    unsafe fn start_b1(&mut self, a: u32, b: u32, add: bool, site: Site) {
+        let ones = |a: i32, b: i32| (a & b).count_ones() as i32;
+        // SAFETY: same contract. A byte stands for its eight bits.
+        unsafe { start_bytes(self, Operation::StartB1, (a, b, add), i32::from, ones, site) }
     }
 }
 
@@ -121,6 +132,11 @@ unsafe fn start_halves(d: &mut [[f32; 4]], operands: (u32, u32, bool), site: Sit
     unsafe { multiply(d, product, |of| of.of_halves.get_or_insert_default(), &decode, |sum, a, b| *sum += a * b) }
 }
 
+/// The product of two bytes.
+fn times(a: i32, b: i32) -> i32 {
+    a * b
+}
+
 /// # Safety
 /// As `wgmma::start_s8`.
 #[inline(never)]
@@ -129,10 +145,12 @@ unsafe fn start_bytes(
     operation: Operation,
     operands: (u32, u32, bool),
     value: impl Fn(u8) -> i32,
+    product_of: impl Fn(i32, i32) -> i32,
     site: Site,
 ) {
     let decode = |from: &[u8; 16], to: &mut [i32]| to.iter_mut().zip(from).for_each(|(to, &byte)| *to = value(byte));
-    let (product, sum) = ((operation, operands, site), |sum: &mut i32, a, b| *sum = sum.wrapping_add(a * b));
+    let product = (operation, operands, site);
+    let sum = |sum: &mut i32, a, b| *sum = sum.wrapping_add(product_of(a, b));
     // SAFETY: same contract.
     unsafe { multiply(d, product, |of| of.of_bytes.get_or_insert_default(), &decode, sum) }
 }

@@ -15,7 +15,7 @@
 
 use cuda_std::{Ptr, group, math, unroll};
 
-use crate::product::element::Element;
+use crate::product::element::{Element, Row};
 
 pub mod bytes;
 pub mod f16;
@@ -63,7 +63,7 @@ pub(crate) trait Decode: Copy {
     ///
     /// # Safety
     /// As [`load4`](Self::load4).
-    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> <Self::Query as Element>::Quad;
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> <Self::Query as Row>::Quad;
 }
 
 /// The scaled parts of f16 operands ([`crate::ivf::code_bounds::ScaleCodes`]); empty if an encoding has none.

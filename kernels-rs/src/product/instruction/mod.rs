@@ -7,7 +7,7 @@
 //!
 //! A new instruction is a file here, with its sums and their places, and rows in the `#[kernel]` of the products that
 //! use it. Sums may have any place (tensor memory) if [`TileProduct::scores`] returns them in registers. [`Operand`]
-//! says what is multiplied: f16 components, with f32 sums, or bytes, with exact i32 sums.
+//! says what is multiplied: f16 components, with f32 sums, or bytes or bits, with exact i32 sums.
 
 pub mod mma_sync;
 pub mod wgmma;
@@ -18,7 +18,7 @@ pub use wgmma::Wgmma;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{mma, unroll};
 
-use crate::product::element::{F16, I8, U8};
+use crate::product::element::{Bits, F16, I8, U8};
 use crate::product::ring::Ring;
 
 /// The instruction that multiplies a tile: a part of the key of kernels that exist for several.
@@ -91,7 +91,7 @@ impl Sum for i32 {
 /// The components that are multiplied. In a chunk in shared memory the components of all of them lie in the same way,
 /// so instructions differ by name and by their sums only.
 pub trait Operand: Copy {
-    /// The type of the sums: exact i32 for bytes.
+    /// The type of the sums: exact i32 for bytes and bits.
     type Sum: Sum;
 
     /// The sum of no products.
@@ -123,6 +123,7 @@ operands! {
     F16: f32, 0.0, mma_m16n8k16_f16;
     U8: i32, 0, mma_m16n8k32_u8;
     I8: i32, 0, mma_m16n8k32_s8;
+    Bits: i32, 0, mma_m16n8k256_b1;
 }
 
 /// A lane's share of the products of a tile: `[i][j]` has rows [`TileProduct::row`] (i, 0) and (i, 1), each at columns

@@ -12,7 +12,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::wgmma;
 
 use super::{Instruction, Operand, Scores, TileProduct};
-use crate::product::element::{F16, I8, U8};
+use crate::product::element::{Bits, F16, I8, U8};
 use crate::product::tile::{CHUNK_BYTES, TILE_ROWS};
 
 /// Number of rows that a warpgroup multiplies.
@@ -58,6 +58,7 @@ group_operands! {
     16: F16 = start_f16;
     16: U8 = start_u8;
     16: I8 = start_s8;
+    16: Bits = start_b1;
 }
 
 /// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other for 128 rows and COLUMNS = 16, side
