@@ -1,21 +1,15 @@
 //! One group of queries: its scan of the base, divided among workers, and the canonical distances of the rows that pass
 //! the scan.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::among::{Among, Gathered};
-use super::rows::FlatCpu;
-use crate::flat::backend::FlatBackend;
+use super::among::Among;
 use crate::parallel::{Loop, ParallelSlice, owned};
-use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Candidates, Judge, Limit};
-use crate::product::cpu::collect::{Collect, CollectedTile, Collecting, merged};
-use crate::product::cpu::exact;
-use crate::product::cpu::panels::Panels;
-use crate::product::cpu::scan::Tile;
-use crate::product::cpu::{BLOCK, Queries, TILE_BYTES, as_f32, tile_rows};
-use crate::simd;
-use crate::{Bitset, Element, Metric, Result};
+use crate::product::cpu::collect::{Collect, merged};
+use crate::product::cpu::{BLOCK, TILE_BYTES};
+use crate::{Bitset, Result};
 
 /// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the
 /// base is streamed too often.
@@ -33,17 +27,16 @@ pub(super) struct ScanPlan {
 }
 
 impl ScanPlan {
-    /// A plan for `threads` threads. The collector of a query takes up to `bytes` bytes.
-    pub(super) fn new<T: Element>(
-        index: &FlatCpu<T>,
-        among: &Among<'_>,
+    /// A plan for `threads` threads that scan `rows` rows. The collector of a query takes up to `bytes` bytes of the
+    /// budget of each thread. Groups are multiples of `lanes` queries.
+    pub(super) fn new(
+        (budget, lanes): (u64, usize),
+        rows: usize,
         queries: usize,
         bytes: usize,
         threads: usize,
     ) -> Self {
-        let rows = among.scanned(index.len());
-        let lanes = index.isa.lanes();
-        let fit = index.budget / (bytes as u64).saturating_mul(threads as u64);
+        let fit = budget / (bytes as u64).saturating_mul(threads as u64);
         let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1);
         let wanted = queries.div_ceil(4 * threads).clamp(*GROUP.start(), *GROUP.end()).min(fit);
         let groups = queries.div_ceil(wanted);
@@ -56,29 +49,71 @@ impl ScanPlan {
     }
 }
 
+/// The rows of a tile.
+#[derive(Debug, Clone)]
+pub(super) enum Rows<'a> {
+    /// Consecutive rows of one [`BLOCK`]. With bits, those whose bits are set may be results.
+    Range(Range<usize>, Option<&'a Bitset>),
+    /// Rows with these numbers, all of which may be results.
+    Listed(&'a [u32]),
+}
+
+impl Rows<'_> {
+    /// Whether the search may return the row with the id `id` in the tile.
+    pub(super) fn accepts(&self, id: u32) -> bool {
+        match self {
+            Rows::Range(_, bits) => bits.is_none_or(|bits| bits.get(id as usize)),
+            Rows::Listed(_) => true,
+        }
+    }
+
+    /// The row with the id `id` in the tile.
+    pub(super) fn row(&self, id: u32) -> u32 {
+        match self {
+            Rows::Range(..) => id,
+            Rows::Listed(listed) => listed[id as usize],
+        }
+    }
+}
+
+/// What a search collects for each query of a group.
+pub(super) struct Collected<'a, C> {
+    pub(super) limits: &'a [Limit],
+    pub(super) found: &'a mut [C],
+}
+
+/// The queries of a group, ready to be compared with the rows of an index.
+pub(super) trait Comparison: Sync {
+    /// Memory of a worker.
+    type Scratch: Default;
+    /// Whether all scores are exact distances.
+    const EXACT: bool;
+    /// Number of queries.
+    fn queries(&self) -> usize;
+    /// Number of rows of the index.
+    fn rows(&self) -> usize;
+    /// Number of rows of a tile, a power of two up to [`BLOCK`].
+    fn tile_rows(&self) -> usize;
+    /// Bytes of a row.
+    fn row_bytes(&self) -> usize;
+    /// Compares all queries with the rows of a tile.
+    fn compare<C: Collect>(&self, rows: &Rows<'_>, to: Collected<'_, C>, scratch: &mut Self::Scratch);
+    /// The judge for a query.
+    fn judge(&self, query: usize) -> impl Judge;
+}
+
 /// A group of queries, and the rows among which it searches.
-pub(super) struct QueryGroup<'a, T: Element> {
-    index: &'a FlatCpu<T>,
+pub(super) struct QueryGroup<'a, Q> {
+    queries: Q,
     plan: &'a ScanPlan,
-    queries: Queries,
-    panels: Panels,
     limits: Vec<Limit>,
     among: &'a Among<'a>,
 }
 
-impl<'a, T: Element> QueryGroup<'a, T> {
-    /// Prepares the group of all `queries`.
-    pub(super) fn new(
-        index: &'a FlatCpu<T>,
-        plan: &'a ScanPlan,
-        queries: &[T],
-        among: &'a Among<'a>,
-    ) -> QueryGroup<'a, T> {
-        let queries = Queries::new(index.isa, index.metric, index.dim, queries);
-        let mut panels = Panels::new(index.isa, index.dim);
-        panels.pack(queries.len(), |query, components| queries.factored(query, components));
-        let limits = queries.bounds.iter().map(|_| Limit::new()).collect();
-        QueryGroup { index, plan, queries, panels, limits, among }
+impl<'a, Q: Comparison> QueryGroup<'a, Q> {
+    pub(super) fn new(queries: Q, plan: &'a ScanPlan, among: &'a Among<'a>) -> QueryGroup<'a, Q> {
+        let limits = (0..queries.queries()).map(|_| Limit::new()).collect();
+        QueryGroup { queries, plan, limits, among }
     }
 
     /// Scans the base, and returns the collector of each query.
@@ -96,7 +131,7 @@ impl<'a, T: Element> QueryGroup<'a, T> {
         distances: &mut [f32],
         fill: &(impl Fn(&mut [u64], &mut [f32], Vec<u64>) + Sync),
     ) {
-        let rows = self.index.len();
+        let rows = self.queries.rows();
         let mut found = self.scan(&|| Candidates::new(kept, rows));
         // The queries are finished together, in the order of the base, so that a row that several of them need is
         // fetched once.
@@ -114,21 +149,26 @@ impl<'a, T: Element> QueryGroup<'a, T> {
 
     /// The keys of all that the collectors find for each query, best first.
     pub(super) fn find_all<C: Collect>(&self, collect: &(impl Fn() -> C + Sync)) -> Vec<Result<Vec<u64>>> {
-        let finish = |(query, found): (usize, C)| found.finish(&self.limits[query], &mut self.judge(query));
+        let finish = |(query, found): (usize, C)| found.finish(&self.limits[query], &mut self.queries.judge(query));
         owned(self.scan(collect)).enumerate().with_min_len(8).map(finish).collect()
     }
 
     /// Computes the canonical distances of all remaining candidates of the queries from `first` on.
     fn finish(&self, first: usize, candidates: &mut [Candidates]) {
+        if Q::EXACT {
+            for (at, candidates) in candidates.iter_mut().enumerate() {
+                candidates.close_exact(&mut self.queries.judge(first + at), &self.limits[first + at]);
+            }
+            return;
+        }
         for (candidates, limit) in candidates.iter_mut().zip(&self.limits[first..]) {
             candidates.close(limit);
         }
-        let index = self.index;
         let mut done = vec![0; candidates.len()];
-        let step = (TILE_BYTES / (index.dim * size_of::<T>())).max(1);
+        let step = (TILE_BYTES / self.queries.row_bytes()).max(1);
         let mut settle = |end: u64| {
             for (at, (candidates, done)) in candidates.iter_mut().zip(&mut done).enumerate() {
-                candidates.settle_below(end, done, &mut self.judge(first + at));
+                candidates.settle_below(end, done, &mut self.queries.judge(first + at));
             }
         };
         match self.among {
@@ -136,149 +176,33 @@ impl<'a, T: Element> QueryGroup<'a, T> {
                 listed.chunks(step).filter_map(<[u32]>::last).for_each(|&last| settle(u64::from(last) + 1));
             }
             Among::All | Among::Bits(_) => {
-                (0..index.len()).step_by(step).for_each(|start| settle((start + step) as u64))
+                (0..self.queries.rows()).step_by(step).for_each(|start| settle((start + step) as u64))
             }
         }
     }
 
     /// The part of one worker in a group: takes runs of the base, or of the listed rows, until none is left.
     fn scan_share<C: Collect>(&self, next: &AtomicUsize, collect: &impl Fn() -> C) -> Vec<C> {
-        let (plan, index) = (self.plan, self.index);
-        let rows = self.among.scanned(index.len());
+        let plan = self.plan;
+        let rows = self.among.scanned(self.queries.rows());
         let mut found: Vec<C> = self.limits.iter().map(|_| collect()).collect();
-        let (mut scratch, mut gathered) = (Vec::new(), Gathered::default());
+        let (mut scratch, step) = (Q::Scratch::default(), self.queries.tile_rows());
         loop {
             let start = next.fetch_add(plan.run, Ordering::Relaxed);
             if start >= rows {
                 return found;
             }
             let end = start.saturating_add(plan.run).min(rows);
-            for first in (start..end).step_by(tile_rows(index.dim)) {
-                let range = first..(first + tile_rows(index.dim)).min(end);
-                match self.among {
-                    Among::All => self.scan_range(&mut found, &mut scratch, range, None),
-                    Among::Bits(bits) => self.scan_range(&mut found, &mut scratch, range, Some(bits)),
-                    Among::Listed(listed) => {
-                        let listed = &listed[range];
-                        let (tile, largest) = gathered.tile(index, listed);
-                        self.scan_tile(
-                            &mut found,
-                            &tile,
-                            ScannedTile { group: self, largest, rows: Rows::Listed(listed) },
-                        );
-                    }
-                }
+            for first in (start..end).step_by(step) {
+                let range = first..(first + step).min(end);
+                let rows = match self.among {
+                    Among::All => Rows::Range(range, None),
+                    Among::Bits(bits) => Rows::Range(range, Some(bits)),
+                    Among::Listed(listed) => Rows::Listed(&listed[range]),
+                };
+                let to = Collected { limits: &self.limits, found: &mut found };
+                self.queries.compare(&rows, to, &mut scratch);
             }
         }
-    }
-
-    /// Scans consecutive rows of one block, of which those whose bits are set may be results.
-    fn scan_range<C: Collect>(
-        &self,
-        found: &mut [C],
-        scratch: &mut Vec<f32>,
-        range: std::ops::Range<usize>,
-        bits: Option<&Bitset>,
-    ) {
-        let index = self.index;
-        let source = &index.rows[range.start * index.dim..range.end * index.dim];
-        let tile = Tile {
-            dim: index.dim,
-            rows: as_f32(source, scratch),
-            first_id: range.start as u32,
-            scale: index.scale.get(range.clone()).unwrap_or_default(),
-            offset: index.offset.get(range.clone()).unwrap_or_default(),
-        };
-        let largest = index.largest[range.start / BLOCK];
-        self.scan_tile(found, &tile, ScannedTile { group: self, largest, rows: Rows::Range(bits) });
-    }
-
-    fn scan_tile<C: Collect>(&self, found: &mut [C], tile: &Tile<'_>, of: ScannedTile<'_, '_, T>) {
-        let (bounds, limits) = (&self.queries.bounds, &self.limits);
-        self.panels.scan(tile, &mut Collecting { bounds, limits, found, tile: of });
-    }
-
-    fn judge(&self, query: usize) -> PairJudge<'_, T> {
-        PairJudge {
-            index: self.index,
-            query: self.queries.wide(query),
-            bound: &self.queries.bounds[query],
-            square: self.queries.squares[query],
-            scratch: Vec::new(),
-        }
-    }
-}
-
-/// A tile of the base, for all queries of the group.
-struct ScannedTile<'a, 'g, T: Element> {
-    group: &'a QueryGroup<'g, T>,
-    /// Largest norm of the blocks of the rows.
-    largest: f32,
-    rows: Rows<'a>,
-}
-
-/// The rows of a tile.
-enum Rows<'a> {
-    /// Consecutive rows. With bits, those whose bits are set may be results.
-    Range(Option<&'a Bitset>),
-    /// Rows with these numbers, all of which may be results.
-    Listed(&'a [u32]),
-}
-
-impl<T: Element> CollectedTile for ScannedTile<'_, '_, T> {
-    fn query(&self, packed: usize) -> usize {
-        packed
-    }
-
-    fn error(&self, bound: &QueryBound) -> f64 {
-        bound.error(self.largest)
-    }
-
-    fn accepts(&self, id: u32) -> bool {
-        match self.rows {
-            Rows::Range(bits) => bits.is_none_or(|bits| bits.get(id as usize)),
-            Rows::Listed(_) => true,
-        }
-    }
-
-    fn row(&self, id: u32) -> u32 {
-        match self.rows {
-            Rows::Range(_) => id,
-            Rows::Listed(listed) => listed[id as usize],
-        }
-    }
-
-    fn judge(&mut self, query: usize) -> impl Judge {
-        self.group.judge(query)
-    }
-}
-
-/// Computes the canonical distances of one query.
-struct PairJudge<'a, T: Element> {
-    index: &'a FlatCpu<T>,
-    query: &'a [f64],
-    bound: &'a QueryBound,
-    square: f64,
-    scratch: Vec<f32>,
-}
-
-impl<T: Element> Judge for PairJudge<'_, T> {
-    fn canonical(&mut self, id: u32) -> f32 {
-        let row = self.index.row(id);
-        let row = as_f32(row, &mut self.scratch);
-        let square = || self.index.squares[id as usize];
-        exact::distance(self.index.isa, self.index.metric, (self.query, self.square), row, square)
-    }
-
-    fn bound(&self) -> &QueryBound {
-        self.bound
-    }
-
-    fn prefetch(&mut self, id: u32) {
-        simd::prefetch(self.index.row(id));
-    }
-
-    fn metric(&self) -> Metric {
-        self.index.metric
     }
 }

@@ -71,12 +71,14 @@
 
 mod among;
 mod group;
+mod numbers;
 mod rows;
 #[cfg(test)]
 mod tests;
 
 use self::among::Among;
 use self::group::{QueryGroup, ScanPlan};
+use self::numbers::Packed;
 pub(crate) use self::rows::FlatCpu;
 use super::backend::{FlatBackend, runs_of};
 use crate::device::open::describe_cpu;
@@ -164,7 +166,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let among = Among::new(request.filter, self.len(), count)?;
         let kept = k.min(among.count(self.len()));
         let bytes = Candidates::bytes(kept, self.len());
-        let plan = ScanPlan::new(self, &among, count, bytes, rayon::current_num_threads());
+        let plan = self.plan(&among, count, bytes, rayon::current_num_threads());
         let panels = plan.group.min(count) > DIRECT_QUERIES;
         let path = match (&among, panels) {
             (Among::Listed(_), _) => "few rows",
@@ -229,10 +231,15 @@ fn copy_within_if_any<V: Copy>(values: &mut [V], range: std::ops::Range<usize>, 
 }
 
 impl<T: Element> FlatCpu<T> {
+    /// A plan for `threads` threads. The collector of a query takes up to `bytes` bytes.
+    fn plan(&self, among: &Among<'_>, queries: usize, bytes: usize, threads: usize) -> ScanPlan {
+        ScanPlan::new((self.budget, self.isa.lanes()), among.scanned(self.len()), queries, bytes, threads)
+    }
+
     /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let bytes = Candidates::bytes(k.min(self.len()), self.len());
-        let plan = ScanPlan::new(self, &Among::All, queries.len() / self.dim, bytes, threads);
+        let plan = self.plan(&Among::All, queries.len() / self.dim, bytes, threads);
         self.search_planned(plan, &Among::All, queries, k, ids, distances);
     }
 
@@ -260,18 +267,18 @@ impl<T: Element> FlatCpu<T> {
             .zip(ids.par_chunks_mut(plan.group * k))
             .zip(distances.par_chunks_mut(plan.group * k))
             .for_each(|((queries, ids), distances)| {
-                QueryGroup::new(self, &plan, queries, among).search((k, kept), ids, distances, &fill);
+                QueryGroup::new(Packed::new(self, queries), &plan, among).search((k, kept), ids, distances, &fill);
             });
     }
 
     /// The keys of all accepted rows within `radius` of each query, best first.
     fn keys_within(&self, among: &Among<'_>, queries: &[T], radius: f32) -> Result<Vec<Vec<u64>>> {
         let count = queries.len() / self.dim;
-        let plan = ScanPlan::new(self, among, count, size_of::<Ball>(), rayon::current_num_threads());
+        let plan = self.plan(among, count, size_of::<Ball>(), rayon::current_num_threads());
         let ball = || Ball::new(self.metric, radius);
         let groups = queries.par_chunks(plan.group * self.dim).with_max_len(1);
         let of_groups: Vec<_> =
-            groups.map(|queries| QueryGroup::new(self, &plan, queries, among).find_all(&ball)).collect();
+            groups.map(|queries| QueryGroup::new(Packed::new(self, queries), &plan, among).find_all(&ball)).collect();
         let mut found = host_memory::with_room(count)?;
         for keys in of_groups.into_iter().flatten() {
             found.push(keys?);

@@ -150,7 +150,7 @@ fn all_types(metric: Metric, dim: usize, rows: usize, queries: usize, k: usize, 
 #[test]
 fn small_shapes_of_every_type_and_metric() {
     let mut random = Random::new(1);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         for (dim, rows, queries, k) in [
             (1, 1, 1, 1),
             (1, 300, 9, 4),
@@ -177,7 +177,7 @@ fn small_shapes_of_every_type_and_metric() {
 fn random_shapes() {
     let mut random = Random::new(2);
     for _ in 0..40 {
-        let metric = Metric::ALL[random.below(3)];
+        let metric = Metric::OF_NUMBERS[random.below(3)];
         let dim = if random.below(4) == 0 { 1 + random.below(700) } else { 1 + random.below(70) };
         let (rows, queries) = (1 + random.below(900), 1 + random.below(70));
         let k = if random.below(2) == 0 { 1 + random.below(12) } else { 1 + random.below(rows + 5) };
@@ -202,7 +202,7 @@ fn many_rows_thin_the_buffers_many_times() {
 #[test]
 fn ties_go_to_the_lower_id() {
     let mut random = Random::new(4);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         // Few distinct vectors, each many times, then one vector only.
         let distinct: Vec<f32> = vectors(&mut random, 5 * 10, 1.0);
         let base: Vec<f32> = (0..1500).flat_map(|_| distinct[random.below(5) * 10..][..10].to_vec()).collect();
@@ -219,7 +219,7 @@ fn ties_go_to_the_lower_id() {
 #[test]
 fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
     let mut random = Random::new(5);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         for (rows_scale, query_scale) in [
             (1e30, 1e30),
             (3.4e38, 1.0),
@@ -261,7 +261,7 @@ fn data_far_from_the_origin_is_settled_by_canonical_distances() {
     // One huge vector weakens the bound of its block only, and changes no result.
     let mut base: Vec<f32> = vectors(&mut random, 3000 * 20, 1.0);
     base[20 * 1234] = 1e25;
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         check(metric, 20, &base, &vectors::<f32>(&mut random, 30 * 20, 1.0), 10, None);
     }
 }
@@ -269,7 +269,7 @@ fn data_far_from_the_origin_is_settled_by_canonical_distances() {
 #[test]
 fn adding_in_parts_equals_adding_at_once() {
     let mut random = Random::new(7);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let base: Vec<f32> = vectors(&mut random, 1000 * 6, 1.0);
         let mut parts = FlatCpu::new(6, metric, None);
         let mut left = base.as_slice();
@@ -434,7 +434,7 @@ fn searches_among_bits_and_ranges_are_those_of_the_definition() {
         }
     }
     let mut random = Random::new(12);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         one::<f32>(&mut random, metric, 1.0);
         one::<f16>(&mut random, metric, 8.0);
         one::<bf16>(&mut random, metric, 1e3);
@@ -449,7 +449,7 @@ fn searches_among_bits_and_ranges_are_those_of_the_definition() {
 #[test]
 fn a_tiny_budget_changes_no_search_among_few_rows() {
     let mut random = Random::new(13);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let base: Vec<i8> = vectors(&mut random, 40_000 * 2, 100.0);
         let mut index = FlatCpu::<i8>::new(2, metric, Some(0));
         index.add(VectorSlice::of(&base, 2)).unwrap();
@@ -528,7 +528,7 @@ fn changed_rows_are_found_as_in_a_new_index() {
         assert_eq!(bytes.1, 0);
     }
     let mut random = Random::new(14);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         one::<f32>(&mut random, metric);
         one::<f16>(&mut random, metric);
         one::<bf16>(&mut random, metric);

@@ -208,6 +208,12 @@ impl Candidates {
         self.sort_by_id();
     }
 
+    /// Ends the scan and settles the candidates, whose error bound is 0.
+    pub(crate) fn close_exact(&mut self, judge: &mut impl Judge, shared: &Limit) {
+        self.thin(shared);
+        self.judge_in(0..self.scored.len(), judge);
+    }
+
     /// Replaces the entries of the buffer by their ids, in the order of the base. Their scores are lost.
     fn sort_by_id(&mut self) {
         self.scored.iter_mut().for_each(|key| *key = u64::from(id(*key)));
