@@ -341,7 +341,7 @@ mod tests {
             no_queries += usize::from(case.queries == 0);
             emulated += usize::from(case.n * case.queries * case.dim <= EMULATOR_WORK);
         }
-        assert_eq!(seen.len(), ElementType::ALL.len() * Metric::ALL.len());
+        assert_eq!(seen.len(), ElementType::ALL.len() * Metric::OF_NUMBERS.len());
         assert_eq!(keys.len(), KeyType::ALL.len() * 2);
         assert!(past_n > 10 && no_queries > 10, "{past_n} {no_queries}");
         assert!((200..550).contains(&emulated), "{emulated}");

@@ -19,16 +19,20 @@
 //! 6. The result is `sum` rounded to f32, with −0 made +0.
 //!
 //! The error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|, far below that of the final rounding.
+//!
+//! The Hamming distance is the number of bits in which x and y differ, rounded to f32. That number is squared L2 of
+//! vectors whose components are the bits.
 
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use crate::element::Element;
+use crate::element::{Element, ElementType};
 use crate::names::named;
 use crate::vectors::{VectorSlice, with_components};
+use crate::{Error, Result};
 
 /// The distance or similarity by which vectors are compared.
 ///
-/// As text (command line, configuration): `l2`, `ip`, `cosine`.
+/// As text (command line, configuration): `l2`, `ip`, `cosine`, `hamming`.
 ///
 /// ```
 /// use warpann::Metric;
@@ -47,16 +51,30 @@ pub enum Metric {
     InnerProduct,
     /// Cosine similarity ⟨x, y⟩ / (‖x‖ ‖y‖); larger is better; 0 if either vector is zero.
     Cosine,
+    /// Hamming distance: the number of bits in which x and y differ; smaller is better. Vectors are of u8, and each
+    /// byte holds eight bits, so an index of 1,024 bits has dimension 128. [`FlatIndex`](crate::FlatIndex) has this
+    /// metric.
+    Hamming,
 }
 
 impl Metric {
     /// All metrics, in the order of the enum.
-    pub const ALL: [Metric; 3] = [Self::L2, Self::InnerProduct, Self::Cosine];
+    pub const ALL: [Metric; 4] = [Self::L2, Self::InnerProduct, Self::Cosine, Self::Hamming];
+    /// The metrics of vectors whose components are numbers, which vectors of every element type have.
+    pub const OF_NUMBERS: [Metric; 3] = [Self::L2, Self::InnerProduct, Self::Cosine];
+
+    /// The metrics by which vectors of this element type can be compared: bytes can hold bits.
+    pub const fn of_element(element: ElementType) -> &'static [Metric] {
+        match element {
+            ElementType::U8 => &Self::ALL,
+            _ => &Self::OF_NUMBERS,
+        }
+    }
 
     /// Whether a larger value is a better match.
     pub const fn larger_is_better(self) -> bool {
         match self {
-            Self::L2 => false,
+            Self::L2 | Self::Hamming => false,
             Self::InnerProduct | Self::Cosine => true,
         }
     }
@@ -66,12 +84,13 @@ impl Metric {
         if self.larger_is_better() { f32::NEG_INFINITY } else { f32::INFINITY }
     }
 
-    /// Name on the command line: `l2`, `ip` or `cosine`.
+    /// Name on the command line: `l2`, `ip`, `cosine` or `hamming`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::L2 => "l2",
             Self::InnerProduct => "ip",
             Self::Cosine => "cosine",
+            Self::Hamming => "hamming",
         }
     }
 
@@ -90,10 +109,10 @@ impl Metric {
         if self.larger_is_better() { -distance } else { distance }
     }
 
-    /// The metric as kernels take it.
+    /// The metric as kernels take it. For kernels of bits, whose components are bits, Hamming is squared L2.
     pub(crate) const fn of_kernel(self) -> KernelMetric {
         match self {
-            Self::L2 => KernelMetric::L2,
+            Self::L2 | Self::Hamming => KernelMetric::L2,
             Self::InnerProduct => KernelMetric::InnerProduct,
             Self::Cosine => KernelMetric::Cosine,
         }
@@ -102,7 +121,7 @@ impl Metric {
     /// Whether a distance is divided by the norms of both vectors.
     pub(crate) const fn divides_by_norms(self) -> bool {
         match self {
-            Self::L2 | Self::InnerProduct => false,
+            Self::L2 | Self::InnerProduct | Self::Hamming => false,
             Self::Cosine => true,
         }
     }
@@ -110,7 +129,7 @@ impl Metric {
     /// The metric that gives the same distances for vectors that are already divided by their norms.
     pub(crate) const fn of_normalised(self) -> Metric {
         match self {
-            Self::L2 => Self::L2,
+            Self::L2 | Self::Hamming => self,
             Self::InnerProduct | Self::Cosine => Self::InnerProduct,
         }
     }
@@ -119,7 +138,7 @@ impl Metric {
     pub(crate) const fn ignores_translation(self) -> bool {
         match self {
             Self::L2 => true,
-            Self::InnerProduct | Self::Cosine => false,
+            Self::InnerProduct | Self::Cosine | Self::Hamming => false,
         }
     }
 
@@ -128,14 +147,14 @@ impl Metric {
     pub(crate) const fn favors_length(self) -> bool {
         match self {
             Self::InnerProduct => true,
-            Self::L2 | Self::Cosine => false,
+            Self::L2 | Self::Cosine | Self::Hamming => false,
         }
     }
 
     /// The comparison that assigns the vectors of an inverted file to lists.
     pub(crate) const fn assigned_by(self) -> Assign {
         match self {
-            Self::L2 | Self::InnerProduct => Assign::L2,
+            Self::L2 | Self::InnerProduct | Self::Hamming => Assign::L2,
             Self::Cosine => Assign::InnerProduct,
         }
     }
@@ -143,7 +162,7 @@ impl Metric {
     /// The comparison that chooses the lists of a query.
     pub(crate) const fn probed_by(self) -> Assign {
         match self {
-            Self::L2 => Assign::L2,
+            Self::L2 | Self::Hamming => Assign::L2,
             Self::InnerProduct | Self::Cosine => Assign::InnerProduct,
         }
     }
@@ -151,16 +170,39 @@ impl Metric {
     /// The quantity that the entries of lookup tables add up to, for distances from codes.
     pub(crate) const fn looked_up_by(self) -> Assign {
         match self {
-            Self::L2 => Assign::L2,
+            Self::L2 | Self::Hamming => Assign::L2,
             Self::InnerProduct | Self::Cosine => Assign::InnerProduct,
         }
+    }
+
+    /// Checks that vectors of `element` can be compared by the metric.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: Hamming compares bits, which are in bytes.
+    pub(crate) fn check_element(self, element: ElementType) -> Result<()> {
+        if Self::of_element(element).contains(&self) {
+            return Ok(());
+        }
+        let (expected, actual) = (ElementType::U8.name(), element.name());
+        Err(Error::Mismatch { what: "element type for metric hamming", expected, actual })
+    }
+
+    /// Checks that the metric compares vectors of numbers.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], which calls the metric `what`.
+    pub(crate) fn check_numbers(self, what: &'static str) -> Result<()> {
+        if Self::OF_NUMBERS.contains(&self) {
+            return Ok(());
+        }
+        Err(Error::Mismatch { what, expected: "l2, ip or cosine", actual: self.name() })
     }
 
     /// Whether longer codewords rank better ([`crate::PqTraining::lengthen`]).
     pub(crate) const fn lengthens_codewords(self) -> bool {
         match self {
             Self::L2 => true,
-            Self::InnerProduct | Self::Cosine => false,
+            Self::InnerProduct | Self::Cosine | Self::Hamming => false,
         }
     }
 }
@@ -199,7 +241,8 @@ impl Assign {
     }
 }
 
-/// The canonical distance between `x` and `y`, as the module documentation defines it. O(d).
+/// The canonical distance between `x` and `y`, as the module documentation defines it. [`Metric::Hamming`] compares the
+/// bits of the elements as they lie in memory. O(d).
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -223,7 +266,18 @@ fn canonical_typed<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
             let squares = sum(x, x, |a, b| a * b) * sum(y, y, |a, b| a * b);
             if squares == 0.0 { 0.0 } else { (sum(x, y, |a, b| a * b) / squares.sqrt()) as f32 + 0.0 }
         }
+        Metric::Hamming => differing_bits(bytemuck::cast_slice(x), bytemuck::cast_slice(y)) as f32,
     }
+}
+
+/// Number of bits in which two components differ that are bytes.
+pub(crate) fn differing_bits_of(x: f32, y: f32) -> u32 {
+    (x as u8 ^ y as u8).count_ones()
+}
+
+/// Number of bits in which two slices differ.
+fn differing_bits(x: &[u8], y: &[u8]) -> u64 {
+    x.iter().zip(y).map(|(x, y)| u64::from((x ^ y).count_ones())).sum()
 }
 
 /// Steps 1 to 5 of the definition.

@@ -331,13 +331,13 @@ fn exactly(base: Vec<f32>, queries: Vec<f32>) -> Vectors<f32> {
 }
 
 fn products_too_small(device: Device) -> Outcome {
-    Metric::ALL
+    Metric::OF_NUMBERS
         .into_iter()
         .try_for_each(|metric| checked_index(device, metric, 128, &too_small(), &[3], None).map(|_| ()))
 }
 
 fn products_too_large(device: Device) -> Outcome {
-    Metric::ALL
+    Metric::OF_NUMBERS
         .into_iter()
         .try_for_each(|metric| checked_index(device, metric, 2, &too_large(), &[3], None).map(|_| ()))
 }

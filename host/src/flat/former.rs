@@ -123,7 +123,7 @@ mod tests {
     fn versions_take_turns_and_stay_what_they_are() {
         for seed in 0..80 {
             let mut random = Random::new(seed);
-            let mut index = FlatIndex::<f32>::new(DIM, Metric::ALL[seed as usize % 3], Device::Cpu).unwrap();
+            let mut index = FlatIndex::<f32>::new(DIM, Metric::OF_NUMBERS[seed as usize % 3], Device::Cpu).unwrap();
             index.add(&vectors(&mut random, 300)).unwrap();
             let mut model: Model = index.ids().into_iter().map(|id| (id, index.vector(id).unwrap())).collect();
             let mut held: Vec<(FlatIndex<f32>, Model)> = Vec::new();

@@ -455,7 +455,7 @@ mod tests {
         let mut random = Random::new(1);
         for (devices, shards) in [(4, 2), (3, 3), (2, 1)] {
             let placement = Placement::new(vec![Device::Cpu; devices], shards).unwrap();
-            let metric = Metric::ALL[devices % 3];
+            let metric = Metric::OF_NUMBERS[devices % 3];
             let mut grid = FlatGrid::new(&placement, (0..devices).map(|_| cpu(metric)).collect(), DIM, metric);
             let mut rows = Vec::new();
             for step in 0..24 {

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use half::{bf16, f16};
 
 pub(crate) use self::backend::FlatBackend;
-use self::cpu::FlatCpu;
+use self::cpu::{FlatBits, FlatCpu};
 use self::former::FormerRows;
 pub(crate) use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
@@ -80,6 +80,18 @@ use crate::{
 /// index.add(&[1, 2, 3, 200, 100, 0])?;
 /// let found = index.search(&[1, 1, 1], 1)?;
 /// assert_eq!((found.ids[0], found.distances[0]), (1, 300.0));
+/// # Ok::<(), warpann::Error>(())
+/// ```
+///
+/// Vectors of bits, eight in a byte, are compared by Hamming distance:
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Metric};
+///
+/// let mut index = FlatIndex::<u8>::new(2, Metric::Hamming, Device::Cpu)?;
+/// index.add(&[0b1111_0000, 0, 0b1010_0000, 0b0000_0001])?;
+/// let found = index.search(&[0b1010_0000, 0], 2)?;
+/// assert_eq!((found.ids, found.distances), (vec![1, 0], vec![1.0, 2.0]));
 /// # Ok::<(), warpann::Error>(())
 /// ```
 pub type FlatIndex<T = f32> = Index<Flat<T>>;
@@ -183,8 +195,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::TooMany`] above [`MAX_COMPONENTS`]; and errors of opening the
-    /// device: [`Error::NoDevice`], [`Error::OutOfDeviceMemory`],
+    /// [`Error::Zero`], [`Error::TooMany`] above [`MAX_COMPONENTS`]; [`Error::Mismatch`] for [`Metric::Hamming`] of other
+    /// vectors than u8; and errors of opening the device: [`Error::NoDevice`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         self.open().map(Index::of)
@@ -193,6 +205,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// As [`build`](Self::build), for an index that has the vectors inside.
     pub(crate) fn open(self) -> Result<Flat<T>> {
         check_dim(self.settings.dim)?;
+        self.settings.metric.check_element(T::TYPE)?;
         let backend = self.settings.open(open_cpu_of::<T>())?.into();
         let (rows, former) = (Arc::default(), Former::default());
         Ok(Flat { builder: self, backend, rows, former, version: Version::new() })
@@ -215,7 +228,7 @@ impl FlatSettings {
         if let Some(runtime) = open(device)?.1 {
             return Ok(Box::new(FlatDevice::new(runtime, VectorShape::of_rows(element, metric, dim), budget)?));
         }
-        Ok(open_cpu(dim, metric, budget))
+        Ok(if metric == Metric::Hamming { Box::new(FlatBits::new(dim, budget)) } else { open_cpu(dim, metric, budget) })
     }
 }
 
@@ -605,7 +618,7 @@ mod tests {
 
     #[test]
     fn nothing_to_search_and_nothing_to_find_are_legal() {
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             let mut empty = FlatIndex::<f32>::new(2, metric, Device::Cpu).unwrap();
             empty.add(&[]).unwrap();
             assert!(empty.is_empty());

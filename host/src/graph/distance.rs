@@ -7,6 +7,7 @@
 //! - squared L2: the [`Key`] is Σ (x_i − y_i)², or `Key::MAX` if that is greater;
 //! - inner product: −x·y, clamped to the 2³² integers that keys stand for: those from 1 − 2³² on for u8, from −2³¹ for
 //!   i8;
+//! - Hamming: the number of bits in which x and y differ;
 //! - cosine: −`f32(x·y) / (sqrt(f32(x·x)) · sqrt(f32(y·y)))` in binary32, 0 if the divisor is 0, and its key by step 5
 //!   below.
 //!
@@ -38,6 +39,10 @@
 
 use warpann_kernels::graph::distance::scale_for_norm;
 
+use bytemuck::cast_slice;
+
+use crate::metric::differing_bits_of;
+use crate::product::cpu::bits::BitCount;
 use crate::product::cpu::convert;
 use crate::simd::{Isa, prefetch};
 use crate::vectors::{VectorSlice, with_components};
@@ -241,6 +246,7 @@ fn of_all_bytes<T: Byte>(
                 let norms = query_norm * norm(y);
                 key(if norms == 0.0 { 0.0 } else { -(integer(query, y, Term::Product) as f32) / norms })
             }
+            Metric::Hamming => clamped(BitCount::detect().difference(cast_slice(query), cast_slice(y)) as i64),
         });
     }
 }
@@ -332,6 +338,7 @@ fn value<T: Element>(metric: Metric, query: &[f32], row: &[T]) -> f32 {
                 },
             }
         }
+        Metric::Hamming => sum(query, row, |x, y| differing_bits_of(x, y) as f32),
     }
 }
 
@@ -389,6 +396,7 @@ mod tests {
             Metric::InnerProduct => -sum(&|x, y| x * y),
             Metric::Cosine if square == 0.0 => 0.0,
             Metric::Cosine => -sum(&|x, y| (x / norm) * y) / square.sqrt(),
+            Metric::Hamming => sum(&|x, y| (x as u8 ^ y as u8).count_ones() as f32),
         }
     }
 
@@ -454,6 +462,9 @@ mod tests {
                             Metric::Cosine => {
                                 let norms = (product(of, of) as f32).sqrt() * (product(at, at) as f32).sqrt();
                                 key(if norms == 0.0 { 0.0 } else { -(product(of, at) as f32) / norms })
+                            }
+                            Metric::Hamming => {
+                                wide(of).zip(wide(at)).map(|(x, y)| (x as u8 ^ y as u8).count_ones()).sum()
                             }
                         });
                         assert_eq!(keys, expected, "{} {dim} {metric} {isa:?}", T::TYPE);

@@ -108,7 +108,7 @@ fn check_changes<T: Element>(seed: u64, metric: Metric) {
 #[test]
 fn devices_insert_what_the_cpu_inserts() {
     for seed in 0..2 {
-        Metric::ALL.into_iter().for_each(|metric| check_changes::<f32>(10 * seed + 1, metric));
+        Metric::OF_NUMBERS.into_iter().for_each(|metric| check_changes::<f32>(10 * seed + 1, metric));
         check_changes::<half::f16>(10 * seed + 2, Metric::Cosine);
         check_changes::<u8>(10 * seed + 3, Metric::L2);
         check_changes::<i8>(10 * seed + 4, Metric::InnerProduct);

@@ -66,7 +66,8 @@ impl Head {
         number([1u64 << 20; 2], out)?;
         number(1u8, out)?;
         let metric = match self.metric {
-            Metric::L2 => 1i32,
+            // FAISS names the metric of bits so.
+            Metric::L2 | Metric::Hamming => 1i32,
             Metric::InnerProduct | Metric::Cosine => 0,
         };
         number(metric, out)
@@ -75,7 +76,7 @@ impl Head {
     /// The letters of an IndexFlat of this metric.
     fn flat_word(&self) -> &'static [u8; 4] {
         match self.metric {
-            Metric::L2 => b"IxF2",
+            Metric::L2 | Metric::Hamming => b"IxF2",
             Metric::InnerProduct | Metric::Cosine => b"IxFI",
         }
     }
@@ -99,7 +100,7 @@ impl Head {
 /// The metric of a file for an index of this metric.
 pub(crate) fn stored_metric(metric: Metric) -> Metric {
     match metric {
-        Metric::L2 => Metric::L2,
+        Metric::L2 | Metric::Hamming => metric,
         Metric::InnerProduct | Metric::Cosine => Metric::InnerProduct,
     }
 }

@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn gathered_results_are_those_of_all_lists_to_the_bit() {
         let pq = |rotate| Encoding::Pq { sub_quantizers: 4, bits: 5, rotate };
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             for encoding in [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(false), pq(true)] {
                 check::<f32>(metric, encoding, "cpu");
             }

@@ -40,10 +40,11 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// [`with_ids`](Self::with_ids) sets ids. O(1): only the rows of candidates of a mapped base are read.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::Ragged`].
+    /// [`Error::Zero`], [`Error::Ragged`]; [`Error::Mismatch`] for [`Metric::Hamming`] of other vectors than u8.
     pub fn new(metric: Metric, dim: usize, base: &'a [T]) -> Result<Self> {
         check_dim(dim)?;
         check_whole(base, dim)?;
+        metric.check_element(T::TYPE)?;
         Ok(Self { metric, dim, base, rows: None })
     }
 

@@ -33,6 +33,7 @@ impl Settings {
         if self.lists == 0 {
             return Err(Error::Zero { what: "lists" });
         }
+        self.metric.check_numbers("metric of an inverted file")?;
         self.encoding.scheme().check(self.dim, element)
     }
 }

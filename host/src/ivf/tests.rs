@@ -23,7 +23,7 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
         [(128, 600, 2, 1100, 5), (3, 9_000, 2, 7, 40), (1500, 90, 3, 60, 100), (17, 5_000, 90, 300, 3)]
     {
         let (base, queries) = (numbers(n * dim, 1), numbers(nq * dim, 2));
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             let mut flat = FlatIndex::new(dim, metric, Device::Cpu).unwrap();
             flat.add(&base).unwrap();
             let expected = flat.search(&queries, k).unwrap();
@@ -48,7 +48,7 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
     let (dim, n, lists, nq, k) = (12, 3_000, 40, 333, 7);
     let (base, queries) = (numbers(n * dim, 5), numbers(nq * dim, 6));
     let pq = Encoding::Pq { sub_quantizers: 4, bits: 6, rotate: false };
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         for encoding in [Encoding::Flat, pq, Encoding::F16, Encoding::Scalar8] {
             let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
             let mut index = builder.iterations(2).build().unwrap();
@@ -91,7 +91,7 @@ fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
         let base: Vec<f32> = numbers(n * dim, 3).iter().map(|x| x * base_factor).collect();
         for shift in [shift, 0.5] {
             let queries: Vec<f32> = numbers(nq * dim, 4).iter().map(|x| x * query_factor + shift).collect();
-            for metric in Metric::ALL {
+            for metric in Metric::OF_NUMBERS {
                 let mut flat = FlatIndex::new(dim, metric, Device::Cpu).unwrap();
                 flat.add(&base).unwrap();
                 let expected = flat.search(&queries, k).unwrap();

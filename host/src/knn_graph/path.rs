@@ -55,9 +55,11 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Zero`], [`Error::Ragged`], [`Error::NotFinite`], and [`Error::WrongLength`] if the base does not have
-    /// one row for each node; [`Error::UnknownId`]; [`Error::NotConnected`].
+    /// one row for each node; [`Error::UnknownId`]; [`Error::NotConnected`]; [`Error::Mismatch`] for
+    /// [`Metric::Hamming`] of other vectors than u8.
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
         check_dim(dim)?;
+        metric.check_element(T::TYPE)?;
         check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut forest = self.forest();

@@ -16,7 +16,7 @@ use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::byte_filter::most_row_bytes;
 use warpann_kernels::flat::filter;
 use warpann_kernels::product::bounds::QueryTerms;
-use warpann_kernels::product::element::ByteKey;
+use warpann_kernels::product::element::{ByteKey, ExactKey, RowKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::product::prepare::{Greatest, Prepare};
 use warpann_kernels::product::prepare_bytes::PrepareBytes;
@@ -50,27 +50,44 @@ pub(crate) struct VectorShape {
     /// Whether rows take multiples of 16 bytes, which copies of their parts to shared memory need, and not of 4
     /// components.
     aligned: bool,
+    /// Whether each byte of a row holds eight bits, which are its components.
+    bits: bool,
 }
 
 impl VectorShape {
     /// Vectors whose products multiply f16 copies.
     pub fn new(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
-        VectorShape { element, metric, dim, operands: Operands::Halves, aligned: false }
+        VectorShape { element, metric, dim, operands: Operands::Halves, aligned: false, bits: false }
     }
 
     /// Vectors that are compared with others of the same type. Rows of bytes take multiples of 16 bytes, and are
-    /// multiplied as they are, up to the dimension at which sums stay in 32 bits.
+    /// multiplied as they are, up to the dimension at which sums stay in 32 bits. Under Hamming, bytes hold bits, whose
+    /// squared L2 is the distance.
     pub fn of_rows(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
+        if metric == Metric::Hamming {
+            let operands = Operands::Bytes(ByteKey::U8);
+            return VectorShape { element, metric: Metric::L2, dim, operands, aligned: true, bits: true };
+        }
         let key = match element {
             ElementType::U8 => Some(ByteKey::U8),
             ElementType::I8 => Some(ByteKey::I8),
             ElementType::F32 | ElementType::F16 | ElementType::Bf16 => None,
         };
         let operands = match key {
-            Some(key) if dim <= most_row_bytes(key) as usize => Operands::Bytes(key),
+            Some(key) if dim <= most_row_bytes(key.into()) as usize => Operands::Bytes(key),
             _ => Operands::Halves,
         };
         VectorShape { operands, aligned: key.is_some(), ..VectorShape::new(element, metric, dim) }
+    }
+
+    /// What the rows hold, for kernels of canonical distances.
+    pub fn row_key(self) -> RowKey {
+        if self.bits { RowKey::Bits } else { self.element.key().into() }
+    }
+
+    /// What rows of bytes hold, whose type is that of `key`, for kernels of exact products.
+    pub fn exact_key(self, key: ByteKey) -> ExactKey {
+        if self.bits { ExactKey::Bits } else { key.into() }
     }
 
     /// These rows, whose products multiply f16 copies.
@@ -97,7 +114,7 @@ impl VectorShape {
             Operands::Halves => f32::from_bits(bits),
             Operands::Bytes(_) => match self.metric {
                 Metric::L2 => bits as f32,
-                Metric::InnerProduct | Metric::Cosine => 0.0,
+                Metric::InnerProduct | Metric::Cosine | Metric::Hamming => 0.0,
             },
         }
     }
@@ -120,7 +137,7 @@ impl VectorShape {
         let is_proved = |padded| QueryTerms::are_proved(self.metric.of_kernel(), padded);
         match self.operands {
             Operands::Halves => u32::try_from(self.copy_stride()).is_ok_and(is_proved),
-            Operands::Bytes(_) => true,
+            Operands::Bytes(key) => self.dim <= most_row_bytes(self.exact_key(key)) as usize,
         }
     }
 
@@ -501,7 +518,7 @@ unsafe fn prepare_parts(
                     set_norm: set.part(set.layout.bounds).take(1),
                     row_squares: set.squares(),
                 };
-                runtime.launch(stream, PrepareBytes::kernel(key), launch.config(), launch)
+                runtime.launch(stream, PrepareBytes::kernel(shape.exact_key(key)), launch.config(), launch)
             }
         }
     }

@@ -43,7 +43,7 @@ impl ExactCase {
             form.magnitude = vectors::edge_of_f32(random, shape.dim);
         }
         ExactCase {
-            metric: random.pick(&Metric::ALL),
+            metric: random.pick(&Metric::OF_NUMBERS),
             element,
             shape,
             k,

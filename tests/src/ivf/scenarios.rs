@@ -422,7 +422,7 @@ fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding)
 
 fn products_outside_f32(device: Device) -> Outcome {
     for (dim, vectors) in [(128, too_small()), (2, too_large())] {
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             let settings = settings(metric, Encoding::Flat, dim, 1);
             let mut index = runner::trained(settings, device, &vectors.base)?;
             index.add(&vectors.base).map_err(text)?;
@@ -436,7 +436,7 @@ fn products_outside_f32(device: Device) -> Outcome {
 }
 
 fn refining(device: Device) -> Outcome {
-    for (metric, encoding) in Metric::ALL.into_iter().zip([PQ, Encoding::Scalar8, Encoding::F16]) {
+    for (metric, encoding) in Metric::OF_NUMBERS.into_iter().zip([PQ, Encoding::Scalar8, Encoding::F16]) {
         let (mut index, vectors, _) = trained(device, metric, encoding)?;
         index.add(&vectors.base).map_err(text)?;
         let (dim, k) = (index.dim(), 7);

@@ -132,7 +132,7 @@ fn draw(seed: u64, device: Device, corners: bool) -> Outcome {
 }
 
 fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corners: bool) -> Outcome {
-    let (dim, metric) = (1 + random.below(5), random.pick(&Metric::ALL));
+    let (dim, metric) = (1 + random.below(5), random.pick(&Metric::OF_NUMBERS));
     let placement: Placement = match random.below(if corners { 4 } else { 8 }) {
         kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(text)?,
         _ => device.into(),

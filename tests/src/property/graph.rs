@@ -38,7 +38,7 @@ fn graph<T: Component>(random: &mut Random, device: Device) -> Outcome {
     let most = (work(random, device) / dim.max(16)).isqrt().min(200);
     let n = random.size(most);
     let case = GraphCase {
-        metric: random.pick(&Metric::ALL),
+        metric: random.pick(&Metric::OF_NUMBERS),
         dim,
         n,
         k: 1 + random.size((n + 2).min(12)),

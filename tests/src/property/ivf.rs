@@ -83,7 +83,7 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     steps.insert(0, Step::Add(random.below(shape.n + 1)));
     steps.push(search(random, &shape, lists));
     let case = IvfCase {
-        metric: random.pick(&Metric::ALL),
+        metric: random.pick(&Metric::OF_NUMBERS),
         encoding,
         shape,
         lists,

@@ -57,7 +57,7 @@ where
 
 #[test]
 fn names_are_texts_of_values() {
-    check_names("a metric", &Metric::ALL, &["l2", "ip", "cosine"]);
+    check_names("a metric", &Metric::ALL, &["l2", "ip", "cosine", "hamming"]);
     check_names("an element type", &ElementType::ALL, &["f32", "f16", "bf16", "u8", "i8"]);
     check_names("a type of keys", &KeyType::ALL, &["f32", "f16", "bf16", "i32", "u32"]);
     check_names("an algorithm of selection", &Algorithm::ALL, &["auto", "warp-select", "threshold-select"]);

@@ -36,7 +36,7 @@ pub(super) enum Among<'a> {
 }
 
 /// Number of rows that are fetched ahead of the one that is copied.
-const AHEAD: usize = 8;
+pub(super) const AHEAD: usize = 8;
 
 impl<'a> Among<'a> {
     /// The rows whose bits are set, of `rows` rows; all rows if there are no bits. A search for `queries` queries lists

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::among::Among;
 use crate::parallel::{Loop, ParallelSlice, owned};
-use crate::product::cpu::candidates::{Candidates, Judge, Limit};
-use crate::product::cpu::collect::{Collect, merged};
+use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
+use crate::product::cpu::collect::{Ball, Collect, merged};
 use crate::product::cpu::{BLOCK, TILE_BYTES};
-use crate::{Bitset, Result};
+use crate::{Bitset, Metric, NONE, RangeNeighbors, Result, host_memory};
 
 /// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the
 /// base is streamed too often.
@@ -46,6 +46,57 @@ impl ScanPlan {
         let run = if workers == 1 { rows } else { (rows / (workers * 8)).min(4096) };
         let run = run.max(1).next_multiple_of(BLOCK);
         Self { group, workers, run }
+    }
+
+    /// Finds the `kept` best of the accepted rows for each query, a vector of `dim` units, with `k` slots in `ids` and
+    /// `distances`, of which the others become empty. `ready` makes some of the queries ready for comparisons.
+    pub(super) fn search<'q, T: Sync, Q: Comparison>(
+        &self,
+        (metric, dim): (Metric, usize),
+        among: &Among<'_>,
+        queries: &'q [T],
+        (k, kept): (usize, usize),
+        ids: &mut [u64],
+        distances: &mut [f32],
+        ready: &(impl Fn(&'q [T]) -> Q + Sync),
+    ) {
+        let fill = |ids: &mut [u64], distances: &mut [f32], found: Vec<u64>| {
+            ids.fill(NONE);
+            distances.fill(metric.worst());
+            for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
+                *id = u64::from(candidates::id(key));
+                *distance = candidates::distance(metric, key);
+            }
+        };
+        queries
+            .par_chunks(self.group * dim)
+            .with_max_len(1)
+            .zip(ids.par_chunks_mut(self.group * k))
+            .zip(distances.par_chunks_mut(self.group * k))
+            .for_each(|((queries, ids), distances)| {
+                QueryGroup::new(ready(queries), self, among).search((k, kept), ids, distances, &fill);
+            });
+    }
+
+    /// Finds all accepted rows within `radius` of each query, best first; the other arguments are those of
+    /// [`search`](Self::search).
+    pub(super) fn search_range<'q, T: Sync, Q: Comparison>(
+        &self,
+        (metric, dim): (Metric, usize),
+        among: &Among<'_>,
+        queries: &'q [T],
+        radius: f32,
+        ready: &(impl Fn(&'q [T]) -> Q + Sync),
+    ) -> Result<RangeNeighbors> {
+        let ball = || Ball::new(metric, radius);
+        let groups = queries.par_chunks(self.group * dim).with_max_len(1);
+        let of_groups: Vec<_> =
+            groups.map(|queries| QueryGroup::new(ready(queries), self, among).find_all(&ball)).collect();
+        let mut found = host_memory::with_room(queries.len() / dim)?;
+        for keys in of_groups.into_iter().flatten() {
+            found.push(keys?);
+        }
+        RangeNeighbors::of_rows(&found, |key| (u64::from(candidates::id(key)), candidates::distance(metric, key)))
     }
 }
 

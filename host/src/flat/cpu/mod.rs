@@ -70,6 +70,7 @@
 //!   call that no dependency offers safely.
 
 mod among;
+mod bits;
 mod group;
 mod numbers;
 mod rows;
@@ -77,19 +78,20 @@ mod rows;
 mod tests;
 
 use self::among::Among;
-use self::group::{QueryGroup, ScanPlan};
+pub(crate) use self::bits::FlatBits;
+use self::group::ScanPlan;
 use self::numbers::Packed;
 pub(crate) use self::rows::FlatCpu;
 use super::backend::{FlatBackend, runs_of};
 use crate::device::open::describe_cpu;
 use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::bound::{has_offset, largest_norm};
-use crate::product::cpu::candidates::{self, Candidates};
+use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::collect::Ball;
 use crate::product::cpu::{BLOCK, DIRECT_QUERIES, canonical_square};
 use crate::search_options::SearchRequest;
 use crate::vectors::{VectorSlice, VectorSliceMut};
-use crate::{Bitset, Element, Metric, NONE, RangeNeighbors, Result, events, host_memory};
+use crate::{Bitset, Element, Metric, RangeNeighbors, Result, events, host_memory};
 
 impl<T: Element> FlatBackend for FlatCpu<T> {
     fn copied(&self, more: usize) -> Result<Box<dyn FlatBackend>> {
@@ -174,7 +176,10 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
             (_, false) => "query by query",
         };
         events::path("exact search", || self.describe(), path, count);
-        self.search_planned(plan, &among, request.queries.components(), k, ids, distances);
+        let queries = request.queries.components();
+        plan.search((self.metric, self.dim), &among, queries, (k, kept), ids, distances, &|some| {
+            Packed::new(self, some)
+        });
         Ok(())
     }
 
@@ -183,8 +188,9 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let among = Among::new(among, self.len(), count)?;
         let path = if matches!(among, Among::Listed(_)) { "few rows" } else { "all rows" };
         events::path("exact range search", || self.describe(), path, count);
-        let found = self.keys_within(&among, queries.components(), radius)?;
-        RangeNeighbors::of_rows(&found, |key| (u64::from(candidates::id(key)), candidates::distance(self.metric, key)))
+        let plan = self.plan(&among, count, size_of::<Ball>(), rayon::current_num_threads());
+        let queries = queries.components();
+        plan.search_range((self.metric, self.dim), &among, queries, radius, &|some| Packed::new(self, some))
     }
 
     fn bytes(&self) -> (u64, u64) {
@@ -238,51 +244,10 @@ impl<T: Element> FlatCpu<T> {
 
     /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
-        let bytes = Candidates::bytes(k.min(self.len()), self.len());
-        let plan = self.plan(&Among::All, queries.len() / self.dim, bytes, threads);
-        self.search_planned(plan, &Among::All, queries, k, ids, distances);
-    }
-
-    fn search_planned(
-        &self,
-        plan: ScanPlan,
-        among: &Among<'_>,
-        queries: &[T],
-        k: usize,
-        ids: &mut [u64],
-        distances: &mut [f32],
-    ) {
-        let kept = k.min(among.count(self.len()));
-        let fill = |ids: &mut [u64], distances: &mut [f32], found: Vec<u64>| {
-            ids.fill(NONE);
-            distances.fill(self.metric.worst());
-            for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
-                *id = u64::from(candidates::id(key));
-                *distance = candidates::distance(self.metric, key);
-            }
-        };
-        queries
-            .par_chunks(plan.group * self.dim)
-            .with_max_len(1)
-            .zip(ids.par_chunks_mut(plan.group * k))
-            .zip(distances.par_chunks_mut(plan.group * k))
-            .for_each(|((queries, ids), distances)| {
-                QueryGroup::new(Packed::new(self, queries), &plan, among).search((k, kept), ids, distances, &fill);
-            });
-    }
-
-    /// The keys of all accepted rows within `radius` of each query, best first.
-    fn keys_within(&self, among: &Among<'_>, queries: &[T], radius: f32) -> Result<Vec<Vec<u64>>> {
-        let count = queries.len() / self.dim;
-        let plan = self.plan(among, count, size_of::<Ball>(), rayon::current_num_threads());
-        let ball = || Ball::new(self.metric, radius);
-        let groups = queries.par_chunks(plan.group * self.dim).with_max_len(1);
-        let of_groups: Vec<_> =
-            groups.map(|queries| QueryGroup::new(Packed::new(self, queries), &plan, among).find_all(&ball)).collect();
-        let mut found = host_memory::with_room(count)?;
-        for keys in of_groups.into_iter().flatten() {
-            found.push(keys?);
-        }
-        Ok(found)
+        let (among, kept) = (Among::All, k.min(self.len()));
+        let plan = self.plan(&among, queries.len() / self.dim, Candidates::bytes(kept, self.len()), threads);
+        plan.search((self.metric, self.dim), &among, queries, (k, kept), ids, distances, &|some| {
+            Packed::new(self, some)
+        });
     }
 }

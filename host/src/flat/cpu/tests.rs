@@ -5,9 +5,10 @@ use std::cell::Cell;
 use half::{bf16, f16};
 use test_random::Random;
 
-use super::FlatCpu;
+use super::{FlatBits, FlatCpu};
 use crate::flat::FlatBackend;
 use crate::metric::canonical;
+use crate::product::cpu::bits::BitCount;
 use crate::product::cpu::bound::{QueryBound, all_whole, largest_norm};
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{Sink, Tile};
@@ -30,6 +31,10 @@ fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
             let norms =
                 pairs().map(|(x, _)| x * x).sum::<f64>().sqrt() * pairs().map(|(_, y)| y * y).sum::<f64>().sqrt();
             if norms == 0.0 { 0.0 } else { pairs().map(|(x, y)| x * y).sum::<f64>() / norms }
+        }
+        Metric::Hamming => {
+            let bit = |x: f64, at: i32| (x / 2f64.powi(at)) as u32 % 2;
+            pairs().map(|(x, y)| (0..8).filter(|&at| bit(x, at) != bit(y, at)).count() as f64).sum()
         }
     }
 }
@@ -110,6 +115,7 @@ fn check_results<T: Element>(
                 Metric::L2 => reference[id as usize],
                 Metric::InnerProduct => reference[id as usize].abs() + norm(query) * norm(y) * 1e-8,
                 Metric::Cosine => 1.0,
+                Metric::Hamming => 0.0,
             };
             let tolerance = scale * 2f64.powi(-23) + f64::from(f32::from_bits(1));
             let value = f64::from(distances[slot]);
@@ -375,11 +381,18 @@ fn whole_numbers_are_told_from_others() {
 }
 
 /// Checks searches and range searches among the rows whose bits are set.
-fn check_among<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize, among: Option<&Bitset>, random: &mut Random) {
-    let (metric, dim) = (index.metric, index.dim);
+fn check_among<T: Element>(
+    (index, metric): (&dyn FlatBackend, Metric),
+    queries: &[T],
+    k: usize,
+    among: Option<&Bitset>,
+    random: &mut Random,
+) {
+    let stored = index.host_rows().unwrap();
+    let (dim, rows) = (stored.dim(), stored.components::<T>());
     let accepted = among.map_or(index.len(), Bitset::count_ones);
     let case = format!("{:?} {metric:?} dim {dim}, {accepted} of {} rows, k {k}", T::TYPE, index.len());
-    let expected: Vec<_> = queries.chunks(dim).map(|query| ranked(metric, &index.rows, query, among)).collect();
+    let expected: Vec<_> = queries.chunks(dim).map(|query| ranked(metric, rows, query, among)).collect();
     let slots = expected.len() * k;
     let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
     let request = SearchRequest { filter: among, ..SearchRequest::among_all(VectorSlice::of(queries, dim)) };
@@ -428,9 +441,9 @@ fn searches_among_bits_and_ranges_are_those_of_the_definition() {
             for percent in [100, 90, 50, 10, 1, 0] {
                 let among = bits(random, rows, percent);
                 let k = [1, 1 + random.below(20), rows + 2][random.below(3)];
-                check_among(&index, &queries, k, Some(&among), random);
+                check_among((&index, metric), &queries, k, Some(&among), random);
             }
-            check_among(&index, &queries, 3, None, random);
+            check_among((&index, metric), &queries, 3, None, random);
         }
     }
     let mut random = Random::new(12);
@@ -447,6 +460,38 @@ fn searches_among_bits_and_ranges_are_those_of_the_definition() {
 }
 
 #[test]
+fn bits_are_found_as_by_the_definition() {
+    let mut random = Random::new(15);
+    for count in BitCount::all() {
+        for turn in 0..24 {
+            let (dim, queries) = (1 + random.below([9, 200][turn % 2]), [1, 3, 20, 600][turn % 4]);
+            let mut index = FlatBits::counting_by(count, dim, Some([1 << 20, 0][random.below(2)]));
+            // Few different bytes give many ties.
+            let mut bytes = |count: usize| -> Vec<u8> {
+                let values = if turn % 3 == 0 { 3 } else { 256 };
+                (0..count * dim).map(|_| random.below(values) as u8).collect()
+            };
+            let (rows, queries) = (1 + turn * 70, bytes(queries));
+            index.add(VectorSlice::of(&bytes(rows), dim)).unwrap();
+            index.add(VectorSlice::of(&bytes(300), dim)).unwrap();
+            let numbers = [0, 1, 2, rows as u64, rows as u64 + 299];
+            index.replace(&numbers, VectorSlice::of(&bytes(numbers.len()), dim)).unwrap();
+            let kept: Bitset = (0..rows + 300).map(|row| row % 7 != 3 || row < 20).collect();
+            index.retain(&kept).unwrap();
+            assert_eq!(index.len(), kept.count_ones());
+            for percent in [90, 50, 10, 1, 0] {
+                let among = bits(&mut random, index.len(), percent);
+                let k = [1, 1 + random.below(20), rows + 2][random.below(3)];
+                check_among((&index, Metric::Hamming), &queries, k, Some(&among), &mut random);
+            }
+            check_among((&index, Metric::Hamming), &queries, 10, None, &mut random);
+            let copy = index.copied(5).unwrap();
+            check_among((&*copy, Metric::Hamming), &queries, 3, None, &mut random);
+        }
+    }
+}
+
+#[test]
 fn a_tiny_budget_changes_no_search_among_few_rows() {
     let mut random = Random::new(13);
     for metric in Metric::OF_NUMBERS {
@@ -455,7 +500,7 @@ fn a_tiny_budget_changes_no_search_among_few_rows() {
         index.add(VectorSlice::of(&base, 2)).unwrap();
         let among = bits(&mut random, 40_000, 24);
         for k in [1, 300] {
-            check_among(&index, &vectors(&mut random, 2 * 2, 100.0), k, Some(&among), &mut random);
+            check_among((&index, metric), &vectors::<i8>(&mut random, 2 * 2, 100.0), k, Some(&among), &mut random);
         }
     }
 }
@@ -472,7 +517,7 @@ fn check_like_new<T: Element>(index: &FlatCpu<T>, expected: &[T], random: &mut R
         let queries: Vec<T> = vectors(random, 3 * index.dim, 10.0);
         let percent = [100, 50, 10][random.below(3)];
         let among = bits(random, index.len(), percent);
-        check_among(index, &queries, 1 + random.below(9), Some(&among), random);
+        check_among((index, index.metric), &queries, 1 + random.below(9), Some(&among), random);
     }
 }
 

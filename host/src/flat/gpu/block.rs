@@ -187,7 +187,8 @@ impl Block {
                         base_norm: base.bounds(),
                         pass,
                     };
-                    let kernel = ByteFilter::kernel((key, instruction, output, launch.residency()));
+                    let kernel =
+                        ByteFilter::kernel((self.shape.exact_key(key), instruction, output, launch.residency()));
                     runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch)
                 }
             }
@@ -243,7 +244,7 @@ impl Block {
         let slices = of_query.min(u64::from(expected).div_ceil(8)).max(1) as u32;
         let launch = Canonical { slices, ..launch };
         // SAFETY: as the caller promises.
-        unsafe { runtime.launch(stream, Canonical::kernel(self.shape.element.key()), launch.config(), launch) }
+        unsafe { runtime.launch(stream, Canonical::kernel(self.shape.row_key()), launch.config(), launch) }
     }
 }
 
@@ -260,7 +261,7 @@ mod tests {
     fn no_filter_beyond_the_dimension_of_the_bound() {
         let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;
         for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
-            for metric in Metric::ALL {
+            for metric in Metric::OF_NUMBERS {
                 let shape = VectorShape::new(ElementType::F32, metric, dim);
                 let layout = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
                 let base = VectorSet::new(Scratch::new(PtrMut::empty()), layout, 1_000);

@@ -456,13 +456,16 @@ mod tests {
             filters_soundly(metric, &[40], unsigned, &mut seen);
             filters_soundly(metric, &[130], signed, &mut seen);
         }
+        let mut seen = std::collections::BTreeSet::new();
+        filters_soundly(Metric::Hamming, &[20, 130, 260], unsigned, &mut seen);
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
     /// A list with fewer than k rows gives no threshold, so the earlier threshold must stay. An earlier version dropped
     /// it, and one query in twelve took the slow way.
     #[test]
     fn thresholds_never_loosen() {
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             for k in [1, 2, 5] {
                 assert!(
                     Passes::choose(Tuning::of(Runtime::EMULATOR.limits()), 4_000, k as u32).middle > 0,

@@ -225,6 +225,6 @@ impl TileSearch for ExactSearch {
         let config = launch.config(runtime.limits().multiprocessors);
         // SAFETY: the scratch has the queries of the tile, with their squares, as `find` left them; the caller promises
         // the rest.
-        unsafe { runtime.launch(stream, CountRows::kernel(self.block.shape.element.key()), config, launch) }
+        unsafe { runtime.launch(stream, CountRows::kernel(self.block.shape.row_key()), config, launch) }
     }
 }

@@ -141,7 +141,7 @@ impl Block {
         let config = launch.config(on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises.
         unsafe {
-            on.runtime.launch(on.stream, Rescan::kernel(self.shape.element.key()), config, launch)?;
+            on.runtime.launch(on.stream, Rescan::kernel(self.shape.row_key()), config, launch)?;
             select(on.runtime, on.stream, lists, &plan.of_lists, scratch)
         }
     }

@@ -64,7 +64,7 @@ impl<T: Element> Case<T> {
             let mut all: Vec<(u64, f32)> = accepted.map(|(number, row)| (number as u64, distance(row))).collect();
             all.sort_by(|a, b| {
                 let order = a.1.partial_cmp(&b.1).unwrap();
-                let order = if self.metric == Metric::L2 { order } else { order.reverse() };
+                let order = if !self.metric.larger_is_better() { order } else { order.reverse() };
                 order.then(a.0.cmp(&b.0))
             });
             all
@@ -187,7 +187,8 @@ impl<T: Element> Case<T> {
                 runtime.copy_to_host(&stream, &mut found_distances, distances).unwrap();
                 runtime.copy_to_host(&stream, &mut found_counts, counts).unwrap();
             }
-            let near = |distance: f32| if self.metric == Metric::L2 { distance <= radius } else { distance >= radius };
+            let near =
+                |distance: f32| if !self.metric.larger_is_better() { distance <= radius } else { distance >= radius };
             for (query, expected) in all.iter().enumerate() {
                 let mut expected: Vec<_> = expected.iter().copied().filter(|&(_, distance)| near(distance)).collect();
                 let what = format!("{} {} query {query} radius {radius} room {room}", T::TYPE, self.metric);
@@ -238,7 +239,8 @@ impl<T: Element> Case<T> {
         let found = self.index.range_search(VectorSlice::of(&self.queries, self.dim), radius, among).unwrap();
         assert_eq!(found.queries(), self.queries.len() / self.dim);
         for (query, mut expected) in self.sorted(among).into_iter().enumerate() {
-            let near = |distance: f32| if self.metric == Metric::L2 { distance <= radius } else { distance >= radius };
+            let near =
+                |distance: f32| if !self.metric.larger_is_better() { distance <= radius } else { distance >= radius };
             expected.retain(|&(_, distance)| near(distance));
             let (ids, distances) = found.row(query);
             let what = format!("{} {} query {query} radius {radius}", T::TYPE, self.metric);
@@ -254,7 +256,10 @@ impl<T: Element> Case<T> {
         for &rank in ranks {
             let radius = sorted[rank].1;
             self.check_range(radius, among);
-            self.check_range(if self.metric == Metric::L2 { radius.next_down() } else { radius.next_up() }, among);
+            self.check_range(
+                if !self.metric.larger_is_better() { radius.next_down() } else { radius.next_up() },
+                among,
+            );
         }
         for radius in [f32::INFINITY, f32::NEG_INFINITY] {
             self.check_range(radius, among);
@@ -264,7 +269,7 @@ impl<T: Element> Case<T> {
 
 /// Filters that accept all rows, a part of them, and none.
 fn every_share<T: Element>(dim: usize) {
-    for metric in Metric::ALL {
+    for &metric in Metric::of_element(T::TYPE) {
         let mut case = Case::<T>::new(metric, dim, (260, 3), None);
         case.check_search(4, None);
         // All distances, of most rows, for more neighbours than rows.
@@ -299,7 +304,7 @@ fn left_out_rows_are_never_found() {
     let mut rows =
         |count: usize, scale: f32| -> Vec<f32> { (0..count * 6).map(|_| random.signed_unit() * scale).collect() };
     let far = 2f32.powi(62);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let (base, queries) = (rows(700, far), rows(3, 1.0));
         let mut case = Case::<f32>::of(metric, 6, base, queries, None);
         let among = case.some(2);
@@ -333,6 +338,7 @@ fn lists_that_overflow_are_repaired_on_the_device() {
     repairs::<f16>(Metric::Cosine);
     repairs::<bf16>(Metric::L2);
     repairs::<u8>(Metric::Cosine);
+    repairs::<u8>(Metric::Hamming);
     repairs::<i8>(Metric::L2);
     // Infinite bounds: all distances differ. More neighbours than the queue of a warp has entries for.
     let mut random = Random::new(23);
@@ -347,7 +353,7 @@ fn lists_that_overflow_are_repaired_on_the_device() {
 /// centre and scale.
 #[test]
 fn changes_of_some_tiles_are_prepared_alone() {
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let mut case = Case::<f32>::new(metric, 9, (700, 3), None);
         case.check_search(4, None);
         let mut random = Random::new(8);
@@ -441,15 +447,17 @@ fn small_budgets_gather_and_stream_in_pieces() {
     in_pieces::<f32>(Metric::Cosine, 200 << 10, true);
     in_pieces::<u8>(Metric::L2, 200 << 10, false);
     in_pieces::<u8>(Metric::L2, 44 << 10, true);
+    in_pieces::<u8>(Metric::Hamming, 44 << 10, true);
     in_pieces::<i8>(Metric::Cosine, 56 << 10, true);
 }
 
 /// Lists that suffice, that overflow and become longer, and that are given up; with ties at the radius.
 #[test]
 fn ranges_are_complete() {
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         Case::<f32>::new(metric, 6, (300, 4), None).check_ranges(&[0, 9, 60, 150, 299], None);
     }
+    Case::<u8>::new(Metric::Hamming, 6, (300, 4), None).check_ranges(&[0, 9, 60, 150, 299], None);
     let mut case = Case::<i8>::new(Metric::L2, 6, (300, 4), None);
     let among = case.some(3);
     case.check_ranges(&[0, 40, 200], Some(&among));
@@ -461,7 +469,7 @@ fn ranges_are_complete() {
 /// copies, and among none.
 #[test]
 fn enqueued_ranges_are_counted_completely() {
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let mut case = Case::<f32>::new(metric, 6, (300, 4), None);
         case.check_enqueued_ranges(20, &[0, 9, 150], None);
         let (most, few, none) = (case.some(2), case.some(10), case.some(0));
@@ -471,6 +479,7 @@ fn enqueued_ranges_are_counted_completely() {
         Case::<u8>::new(metric, 7, (1_300, 2), None).check_enqueued_ranges(40, &[3, 900], None);
     }
     Case::<f16>::new(Metric::Cosine, 5, (200, 3), None).check_enqueued_ranges(300, &[20], None);
+    Case::<u8>::new(Metric::Hamming, 7, (1_300, 2), None).check_enqueued_ranges(40, &[3, 900], None);
 }
 
 /// Radii and norms of very different magnitudes, rows far from the origin, and distances that overflow.
@@ -491,7 +500,7 @@ fn ranges_are_complete_for_any_magnitude() {
         [vec![0.0; 130 * 4], [vec![0.0; 4], numbers(1, 1.0, 0.0)].concat()],
     ];
     for [rows, queries] in cases {
-        for metric in Metric::ALL {
+        for metric in Metric::OF_NUMBERS {
             let case = Case::of(metric, 4, rows.clone(), queries.clone(), None);
             case.check_ranges(&[0, 20], None);
             for radius in [0.0, -1.0, 1e30, f32::MIN] {
@@ -649,12 +658,13 @@ fn queries_with_sets_of_their_own_find_their_rows() {
         }
         Some((case.streamed(), searches))
     }
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         // 300 rows for four queries are too many products for a launch with others.
         assert_eq!(check::<f32>(metric, 300, None, 6), Some((false, 2)));
         assert_eq!(check::<f16>(metric, 90, None, 100), Some((false, 1)));
         assert_eq!(check::<u8>(metric, 90, None, 1), Some((false, 1)));
     }
+    assert_eq!(check::<u8>(Metric::Hamming, 90, None, 1), Some((false, 1)));
     // With too little memory the rows are streamed, and each set has a search of its own.
     let budgets = [100_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_600_000];
     let outcomes: Vec<_> =
@@ -669,7 +679,7 @@ fn queries_with_sets_of_their_own_find_their_rows() {
 fn versions_take_rows_that_others_leave() {
     const DIM: usize = 5;
     let (mut caught_up, mut copied) = (0, 0);
-    for metric in Metric::ALL {
+    for metric in Metric::OF_NUMBERS {
         let mut random = Random::new(metric as u64 + 5);
         let rows = components::<f32>(&mut random, 700 * DIM);
         let made = |device: Device| {

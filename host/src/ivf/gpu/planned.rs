@@ -281,7 +281,7 @@ impl ListSearch {
                 list_stride: own.dim as u64,
                 distances: rotated,
             };
-            runtime.launch(stream, Canonical::kernel(wide.element.key()), launch.config(), launch)?;
+            runtime.launch(stream, Canonical::kernel(wide.row_key()), launch.config(), launch)?;
             // A query that was refused became NaN, and so its rotated vector is refused.
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)

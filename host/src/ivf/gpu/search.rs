@@ -30,7 +30,7 @@ use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::ivf::scalar8_queries::{PairTerms, PrepareScalar8Queries};
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::{self, Canonical};
-use warpann_kernels::product::element::ByteKey;
+use warpann_kernels::product::element::{ByteKey, RowKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -419,7 +419,7 @@ impl Search<'_> {
         // SAFETY: as the caller promises; the plan reserved the arrays, and the selection reads what the first kernel
         // writes.
         unsafe {
-            let kernel = Canonical::kernel(ElementType::F32.key());
+            let kernel = Canonical::kernel(RowKey::F32);
             self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch)?;
             plan.coarse.best(from, image.nearest_probes(), keys, probes)
         }

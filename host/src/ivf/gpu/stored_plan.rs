@@ -237,7 +237,7 @@ impl Measured<'_> {
                     row_squares: None,
                 };
                 // SAFETY: as the caller promises.
-                unsafe { on.runtime.launch(on.stream, PrepareBytes::kernel(key), launch.config(), launch) }
+                unsafe { on.runtime.launch(on.stream, PrepareBytes::kernel(key.into()), launch.config(), launch) }
             }
             Measuring::Codes { by, .. } => {
                 let launch = MeasureCodes {

@@ -72,7 +72,7 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
                 list_stride: columns as u64,
                 distances: products,
             };
-            runtime.launch(&lane.stream, Canonical::kernel(shape.element.key()), launch.config(), launch)?;
+            runtime.launch(&lane.stream, Canonical::kernel(shape.row_key()), launch.config(), launch)?;
             runtime.copy_to_host(&lane.stream, out, products)
         }
     })?;

@@ -13,6 +13,9 @@
 //! | inner product | −x | 1 | 0 | −c |
 //! | cosine | f32(−x/‖x‖) | f32(1/‖y‖), 0 for y = 0 | 0 | −c |
 //!
+//! Hamming distances are counted ([`super::bits`]): their score is c itself. A score from products of bytes would say
+//! nothing about them, so its E is +∞.
+//!
 //! c is the canonical distance, an f32. [`QueryBound::error`] returns E with |s − t| ≤ E for every y of a block whose
 //! largest norm is M. Let U be any number such that at least k vectors have t ≤ U. Then every vector among the best k,
 //! ties included, has s ≤ U + E. U is computed from the k-th best known canonical distance, or is the k-th smallest s +
@@ -101,6 +104,7 @@ impl QueryBound {
             Metric::L2 => (self.norm + largest_wide) * (self.norm + largest_wide),
             Metric::InnerProduct => self.norm * largest_wide,
             Metric::Cosine => f64::INFINITY,
+            Metric::Hamming => f64::INFINITY,
         };
         if self.whole && whole && reach <= EXACT { 0.0 } else { self.error(largest) }
     }
@@ -127,6 +131,7 @@ impl QueryBound {
                     f64::INFINITY
                 }
             }
+            Metric::Hamming => f64::INFINITY,
         };
         // NaN is ∞ · 0 from an infinite γ. `round_up` covers the f64 roundings of this function itself.
         if error.is_nan() { f64::INFINITY } else { round_up(error) + self.tiny }
@@ -146,6 +151,7 @@ impl QueryBound {
                 let steepest = f64::from(steepest) * (1.0 + 4.0 * U);
                 (norm + wide, (1.0 + 4.0 * U) + wide * steepest, self.tiny * steepest)
             }
+            Metric::Hamming => return f64::INFINITY,
         };
         let gamma = terms as f64 * U / (1.0 - terms as f64 * U);
         // An infinite or NaN sum fails the comparison.
@@ -158,6 +164,7 @@ impl QueryBound {
         match self.metric {
             Metric::L2 => (f64::from(score) + self.square) as f32 + 0.0,
             Metric::InnerProduct | Metric::Cosine => -score + 0.0,
+            Metric::Hamming => score,
         }
     }
 
@@ -167,6 +174,7 @@ impl QueryBound {
         match self.metric {
             Metric::L2 => f64::from(canonical) - self.square,
             Metric::InnerProduct | Metric::Cosine => -f64::from(canonical),
+            Metric::Hamming => f64::from(canonical),
         }
     }
 }
@@ -203,7 +211,7 @@ pub(crate) fn ceil_f32(value: f64) -> f32 {
 pub(crate) fn factor(metric: Metric, square: f64) -> f64 {
     match metric {
         Metric::L2 => -2.0,
-        Metric::InnerProduct => -1.0,
+        Metric::InnerProduct | Metric::Hamming => -1.0,
         Metric::Cosine if square == 0.0 => 0.0,
         Metric::Cosine => -1.0 / square.sqrt(),
     }
@@ -213,7 +221,7 @@ pub(crate) fn factor(metric: Metric, square: f64) -> f64 {
 pub(crate) fn has_offset(metric: Metric) -> bool {
     match metric {
         Metric::L2 => true,
-        Metric::InnerProduct | Metric::Cosine => false,
+        Metric::InnerProduct | Metric::Cosine | Metric::Hamming => false,
     }
 }
 
@@ -228,7 +236,7 @@ pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -
     let mut largest = 0.0f64;
     for square in squares {
         let out_of_range = match metric {
-            Metric::L2 | Metric::InnerProduct => false,
+            Metric::L2 | Metric::InnerProduct | Metric::Hamming => false,
             Metric::Cosine => square != 0.0 && !(SMALL..=1.0 / SMALL).contains(&square),
         };
         largest = largest.max(if out_of_range { f64::INFINITY } else { square });

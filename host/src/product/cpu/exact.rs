@@ -5,6 +5,7 @@
 //! The query is passed as f64, because it is used with many rows. This saves a third of the work.
 
 use crate::Metric;
+use crate::metric::differing_bits_of;
 use crate::simd::Isa;
 
 /// The term of the sum, a function of x_i and y_i.
@@ -26,6 +27,9 @@ pub(crate) fn distance(isa: Isa, metric: Metric, (x, xx): (&[f64], f64), y: &[f3
         Metric::Cosine => {
             let squares = xx * yy();
             if squares == 0.0 { 0.0 } else { (sum(isa, Term::Product, x, y) / squares.sqrt()) as f32 + 0.0 }
+        }
+        Metric::Hamming => {
+            x.iter().zip(y).map(|(&x, &y)| u64::from(differing_bits_of(x as f32, y))).sum::<u64>() as f32
         }
     }
 }

@@ -12,7 +12,9 @@
 //! | `collect` | what a search keeps of these rows: the k best, or all within a radius |
 //! | `queries` | queries, converted for a scan |
 //! | `exact` | canonical sums |
+//! | `bits` | numbers of bits that differ |
 
+pub(crate) mod bits;
 pub(crate) mod bound;
 pub(crate) mod candidates;
 pub(crate) mod collect;

@@ -57,7 +57,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 }
 
 fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
-    let metric = random.pick(&Metric::ALL);
+    let metric = random.pick(&Metric::OF_NUMBERS);
     let on_cpu = device == Device::Cpu;
     let dim = random.pick(&[4, 8, 16]);
     let pq = |rotate| Encoding::Pq { sub_quantizers: dim / 2, bits: if on_cpu { 8 } else { 4 }, rotate };
