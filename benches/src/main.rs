@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
+//! | [`hamming`] | exact search among bits, by Hamming distance |
 //! | `changes` | changes of a flat index, and searches under filters |
 //! | `device_data` | exact search, inverted files and walks from device memory to device memory, also one query at a time and by a graph |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
@@ -33,6 +34,7 @@ mod device_data;
 mod equal_recall;
 mod exact;
 mod graph;
+mod hamming;
 mod ivf;
 mod keys;
 mod kinds;
@@ -76,6 +78,8 @@ enum Grid {
     Select(Of<select::Args>),
     /// Exact search: wall time of a call, queries and results in host memory.
     Exact(Of<exact::Args>),
+    /// Exact search among bits, by Hamming distance: wall time of a call, queries and results in host memory.
+    Hamming(Of<hamming::Args>),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
     Ivf(Of<Sourced<ivf::Args>>),
     /// Changes of a flat index with searches after them, and searches under filters.
@@ -222,6 +226,7 @@ fn main() -> ExitCode {
     let done = match &Args::parse().grid {
         Grid::Select(args) => args.run(select::run),
         Grid::Exact(args) => args.run(exact::run),
+        Grid::Hamming(args) => args.run(hamming::run),
         Grid::Ivf(args) => args.run(Sourced::run),
         Grid::Changes(args) => args.run(changes::run),
         #[cfg(feature = "cuda")]

@@ -197,6 +197,11 @@ pub fn search_cases() -> Vec<SearchCase> {
             }
         }
     }
+    for &(shape, size) in ELEMENT_SHAPES {
+        for data in [VectorData::Gaussian, VectorData::Ties, VectorData::Zeros, VectorData::Outlier] {
+            add(shape, Metric::Hamming, ElementType::U8, data, size);
+        }
+    }
     cases
 }
 
@@ -375,6 +380,7 @@ mod tests {
                     assert!(cases.iter().any(|c| c.size == size && c.metric == metric && c.data == data));
                 }
             }
+            assert!(cases.iter().any(|c| c.size == size && c.metric == Metric::Hamming));
         }
     }
 

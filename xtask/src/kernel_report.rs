@@ -22,7 +22,14 @@ pub const EXCUSED: &[(&str, &str)] = &[
     ("filter_u8_append_streamed", "on sm_80, as the filter of f16 copies"),
     ("filter_i8_append_resident", "on sm_80, as the filter of f16 copies"),
     ("filter_i8_append_streamed", "on sm_80, as the filter of f16 copies"),
+    ("filter_bits_append_resident", NO_BITS),
+    ("filter_bits_append_streamed", NO_BITS),
+    ("filter_bits_dense_resident", NO_BITS),
 ];
+
+/// The excuse of products of bits by `mma.sync`.
+const NO_BITS: &str = "on sm_80, as the filter of f16 copies; from sm_100 on tensor cores multiply no bits, and the assembler \
+    puts other instructions in the place of the product (up to 208 bytes of stack)";
 
 /// Resources of one kernel on one architecture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

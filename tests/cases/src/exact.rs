@@ -43,7 +43,7 @@ impl ExactCase {
             form.magnitude = vectors::edge_of_f32(random, shape.dim);
         }
         ExactCase {
-            metric: random.pick(&Metric::OF_NUMBERS),
+            metric: random.pick(Metric::of_element(element)),
             element,
             shape,
             k,
@@ -73,6 +73,11 @@ impl ExactCase {
         index.add(&vectors.base[..self.first * dim])?;
         index.add(&vectors.base[self.first * dim..])?;
         index.search(&vectors.queries, self.k)
+    }
+
+    /// Whether graphs have the metric.
+    pub fn has_graphs(&self) -> bool {
+        Metric::OF_NUMBERS.contains(&self.metric)
     }
 
     /// As [`search`](Self::search), in a graph that the device makes. A part of the vectors makes the graph, and the
@@ -114,6 +119,8 @@ pub trait Filled {
     /// # Errors
     /// Those of the library.
     fn search(&self, device: Device) -> warpann::Result<Neighbors>;
+    /// See [`ExactCase::has_graphs`].
+    fn has_graphs(&self) -> bool;
     /// See [`ExactCase::walk`].
     ///
     /// # Errors
@@ -131,6 +138,10 @@ impl<T: Component> Filled for (ExactCase, Vectors<T>) {
 
     fn search(&self, device: Device) -> warpann::Result<Neighbors> {
         self.0.search(&self.1, device)
+    }
+
+    fn has_graphs(&self) -> bool {
+        self.0.has_graphs()
     }
 
     fn walk(&self, degree: usize, device: Device) -> warpann::Result<Neighbors> {

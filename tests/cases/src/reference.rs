@@ -22,8 +22,16 @@ pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
             let norms = dot(x, x).sqrt() * dot(y, y).sqrt();
             if norms == 0.0 { 0.0 } else { dot(x, y) / norms }
         }
+        Metric::Hamming => differing_bits(x, y),
         other => panic!("the reference does not define {other}"),
     }
+}
+
+/// The number of bits in which vectors of bytes differ, by binary digits.
+fn differing_bits(x: &[f64], y: &[f64]) -> f64 {
+    let digit = |byte: f64, at: i32| (byte / 2f64.powi(at)).floor() % 2.0;
+    let of_bytes = |(&a, &b): (&f64, &f64)| (0..8).filter(|&at| digit(a, at) != digit(b, at)).count();
+    x.iter().zip(y).map(of_bytes).sum::<usize>() as f64
 }
 
 /// ‖x‖², the squared norm of a vector.
@@ -57,6 +65,7 @@ pub fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f6
         Metric::InnerProduct => defined_sum(x, y, |a, b| a * b),
         Metric::Cosine if xx == 0.0 || yy == 0.0 => 0.0,
         Metric::Cosine => defined_sum(x, y, |a, b| a * b) / (xx * yy).sqrt(),
+        Metric::Hamming => differing_bits(x, y),
         other => panic!("the reference does not define {other}"),
     };
     let rounded = value as f32;

@@ -132,12 +132,14 @@ fn draw(seed: u64, device: Device, corners: bool) -> Outcome {
 }
 
 fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corners: bool) -> Outcome {
-    let (dim, metric) = (1 + random.below(5), random.pick(&Metric::OF_NUMBERS));
+    let kind = seed % 3;
+    // Exact search has all metrics of the element type.
+    let metrics = if kind == 0 { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS };
+    let (dim, metric) = (1 + random.below(5), random.pick(metrics));
     let placement: Placement = match random.below(if corners { 4 } else { 8 }) {
         kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(text)?,
         _ => device.into(),
     };
-    let kind = seed % 3;
     if kind == 2 {
         // Codes are rounded, so walks by them need not find the lowest ids of vectors at the same distance.
         let codes = corners && random.once_in(2);
