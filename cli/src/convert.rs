@@ -47,10 +47,11 @@ pub struct Args {
     /// this option, a component that the type cannot hold is an error; components beyond its range always are.
     #[arg(long)]
     round: bool,
-    /// The input is an index that is not exact, a file of FAISS (IndexHNSWFlat, IndexIVFFlat, IndexIVFPQ,
-    /// IndexIVFScalarQuantizer), or one of hnswlib: write it in this format: warpann, faiss, or for graphs hnswlib.
+    /// The input is an inverted file, a graph or an exact index of bits, a file of FAISS (IndexHNSWFlat, IndexIVFFlat,
+    /// IndexIVFPQ, IndexIVFScalarQuantizer, IndexBinaryFlat), or one of hnswlib: write it in this format: warpann,
+    /// faiss, or for graphs hnswlib.
     ///
-    /// Files of other programs hold f32 or codes of f32. For cosine their vectors are divided by their norms, and their
+    /// Files of other programs hold bits, f32 or codes of f32. For cosine their vectors are divided by their norms, and their
     /// metric is the inner product; inverted files of codes for cosine cannot be written.
     #[arg(long, value_name = "FORMAT", value_parser = parse_format,
           conflicts_with_all = ["dataset", "element", "round", "skip", "rows"])]

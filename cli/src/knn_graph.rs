@@ -36,7 +36,7 @@ pub struct Args {
     /// 2 k if that is more.
     #[arg(long, requires = "index", value_parser = positive)]
     beam: Option<usize>,
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    /// l2 (squared Euclidean distance), ip (inner product), cosine, or for u8 hamming (bits, eight in a byte).
     #[arg(long, default_value = "l2")]
     metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).

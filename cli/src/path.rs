@@ -25,8 +25,8 @@ pub struct Args {
     /// The node at which the path ends
     #[arg(long, value_name = "NODE")]
     to: u64,
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least
-    /// similar one.
+    /// l2 (squared Euclidean distance), ip (inner product), cosine, or for u8 hamming (bits, eight in a byte). For ip
+    /// and cosine the largest edge is the least similar one.
     #[arg(long, default_value = "l2")]
     metric: Metric,
     #[command(flatten)]

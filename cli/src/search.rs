@@ -52,7 +52,7 @@ pub struct Args {
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10)]
     pub k: usize,
-    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    /// l2 (squared Euclidean distance), ip (inner product), cosine, or for u8 hamming (bits, eight in a byte).
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are

@@ -147,6 +147,8 @@ pub trait Held: Send + Sync {
     #[cfg(feature = "cuda")]
     unsafe fn add_device(&mut self, rows: Plain<'_>, ids: Option<&[u64]>) -> Result<()>;
 
+    /// Writes an exact index of bits as FAISS does.
+    fn save_bits(&self, path: &Path) -> Result<()>;
     fn ivf(&self) -> Result<&dyn HeldIvf>;
     fn ivf_mut(&mut self) -> Result<&mut dyn HeldIvf>;
     fn graph(&self) -> Result<&dyn HeldGraph>;
@@ -421,6 +423,10 @@ impl<T: Element> Held for AnyIndex<T> {
                 None => AnyIndex::add_device(self, stream, &rows),
             }
         }
+    }
+
+    fn save_bits(&self, path: &Path) -> Result<()> {
+        if let Any::Flat(index) = self.inside() { Ok(index.save_faiss(path)?) } else { Err(OTHER_KIND) }
     }
 
     fn ivf(&self) -> Result<&dyn HeldIvf> {

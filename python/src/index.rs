@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use warpann::element::ElementType;
 use warpann::graph::hnsw::HnswInfo;
 use warpann::io::Open;
+use warpann::flat::FaissBits;
 use warpann::ivf::{Encoding, FaissInfo};
 use warpann::{
     AnyIndex, FlatIndex, GraphIndex, IndexInfo, IndexKind, IvfIndex, Metric, Placement, SearchOptions,
@@ -141,7 +142,7 @@ impl Index {
         self.element.name()
     }
 
-    /// The metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine".
+    /// The metric: "l2" (squared Euclidean distance), "ip" (inner product), "cosine" or "hamming" (differing bits).
     #[getter]
     fn metric(&self, py: Python<'_>) -> PyResult<&'static str> {
         self.look(py, |state| state.held.metric().name())
@@ -624,7 +625,8 @@ macro_rules! built {
 ///
 /// Args:
 ///     dim: number of components of a vector.
-///     metric: "l2" (squared Euclidean distance), "ip" (inner product) or "cosine".
+///     metric: "l2" (squared Euclidean distance), "ip" (inner product), "cosine", or "hamming": the number of bits in
+///         which vectors of uint8 differ, eight bits in each component, as ``numpy.packbits`` makes them.
 ///     dtype: element type: "float32", "float16", "bfloat16", "uint8", "int8", or a dtype of numpy or torch.
 ///     device: "auto" (the first GPU, or the CPU), "cpu", "gpu:N", "emulator", or several: "gpu:0,gpu:1" are replicas,
 ///         "gpu:0+gpu:1" shards.
@@ -632,6 +634,7 @@ macro_rules! built {
 ///
 /// Raises:
 ///     UnknownName, Zero, TooMany, NoDevice, OutOfDeviceMemory.
+///     Mismatch: "hamming" with another dtype than "uint8".
 ///
 /// >>> import numpy as np, warpann
 /// >>> index = warpann.FlatIndex(2)
@@ -657,6 +660,45 @@ impl PyFlatIndex {
         let basis = Basis::new(py, dim, metric, &or_float32(py, dtype), device, memory_budget)?;
         let index = built!(py, basis, T => FlatIndex::<T>::builder(basis.dim));
         Ok(PyClassInitializer::from(index).add_subclass(PyFlatIndex))
+    }
+
+    /// Writes vectors of bits as an ``IndexBinaryFlat`` of FAISS (``faiss.read_index_binary``), in an
+    /// ``IndexBinaryIDMap`` if ids are other numbers than 0, 1, 2, ..
+    ///
+    /// Args:
+    ///     path: the file, which gets its name when it is complete.
+    ///
+    /// Raises:
+    ///     Mismatch: another metric than "hamming".
+    ///     OutOfRange: an id above 2**63 - 1.
+    ///     TooMany: 2**28 bytes of a vector or more.
+    ///     Io, OutOfHostMemory.
+    fn save_faiss(slf: PyRef<'_, Self>, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        slf.as_super().reading(py, |held| held.save_bits(&path))
+    }
+
+    /// Opens a file of bits that FAISS (``faiss.write_index_binary``) or :meth:`save_faiss` wrote, as an index with the
+    /// metric "hamming".
+    ///
+    /// Args:
+    ///     path: a file of ``IndexBinaryFlat``, also in an ``IndexBinaryIDMap`` or ``IndexBinaryIDMap2``.
+    ///     device, memory_budget: as for a new index.
+    ///
+    /// Raises:
+    ///     BadFile: it is another file, damaged, or has negative or equal ids.
+    ///     Io, OutOfHostMemory, NoDevice, OutOfDeviceMemory.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, device="auto", memory_budget=None))]
+    fn load_faiss(py: Python<'_>, path: PathBuf, device: &str, memory_budget: Option<u64>) -> PyResult<Py<PyAny>> {
+        let placement = placement(py, device)?;
+        let held = detached(py, || {
+            let mut builder = FlatIndex::<u8>::builder(FaissBits::read(&path)?.dim).device(placement.clone());
+            if let Some(budget) = memory_budget {
+                builder = builder.memory_budget(budget);
+            }
+            Ok(Box::new(AnyIndex::from(builder.load_faiss(&path, Open::Auto)?)) as Box<dyn Held>)
+        })?;
+        Index::of(held, placement, memory_budget).object(py)
     }
 }
 

@@ -1,4 +1,4 @@
-"""Inverted files of FAISS: those that it searches, and those that it writes."""
+"""Inverted files and bits of FAISS: those that it searches, and those that it writes."""
 
 from __future__ import annotations
 
@@ -198,3 +198,43 @@ class TestFaiss:
             faiss.write_index(index, str(tmp_path / "lists"))
             with pytest.raises(errors.BadFile, match="a negative id|an id occurs twice"):
                 warpann.IvfIndex.load_faiss(tmp_path / "lists", device="cpu")
+
+
+BITS = np.random.default_rng(5).integers(0, 256, (2_000, 16), np.uint8)
+ASKED = BITS[::40] ^ (np.random.default_rng(6).random((50, 16)) < 0.1).astype(np.uint8)
+
+
+def bits(ids: Any = None) -> Any:
+    index = warpann.FlatIndex(16, metric="hamming", dtype="uint8", device="cpu")
+    index.add(BITS, ids)
+    return index
+
+
+def test_bits_are_found_by_their_hamming_distance() -> None:
+    distances, ids = bits().search(ASKED, K)
+    apart = np.unpackbits(BITS[None] ^ ASKED[:, None], axis=2).sum(axis=2)
+    expected = np.argsort(apart, axis=1, kind="stable")[:, :K]
+    assert (ids == expected).all() and (distances == np.take_along_axis(apart, expected, 1)).all()
+    with pytest.raises(errors.Mismatch):
+        warpann.FlatIndex(16, metric="hamming")
+    for kind in (lambda: warpann.IvfIndex(16, 4, metric="hamming", dtype="uint8"), lambda: warpann.GraphIndex(16, metric="hamming")):
+        with pytest.raises(errors.Mismatch):
+            kind()
+
+
+@pytest.mark.parametrize("ids", [None, np.arange(2_000) * 3 + 1])
+def test_faiss_searches_our_bits_and_we_search_its(ids: Any, tmp_path: Path) -> None:
+    faiss = oracle("faiss")
+    index, path = bits(ids), tmp_path / "bits"
+    index.save_faiss(path)
+    theirs = faiss.read_index_binary(str(path))
+    ours = index.search(ASKED, K)
+    distances, found = theirs.search(ASKED, K)
+    assert (distances == ours.distances).all()
+    # FAISS gives equal distances in another order.
+    farthest = ours.distances[:, -1:]
+    assert ((found == ours.ids) | (distances == farthest)).mean() > 0.9
+    faiss.write_index_binary(theirs, str(path))
+    again = warpann.FlatIndex.load_faiss(path, device="cpu")
+    assert again.metric == "hamming" and (again.ids() == index.ids()).all()
+    assert (again.search(ASKED, K).ids == ours.ids).all()

@@ -1,19 +1,24 @@
-//! `warpann convert --index`: graph indexes as HNSW files and inverted files as files of FAISS, and these as indexes.
+//! `warpann convert --index`: graph indexes as HNSW files, inverted files and exact indexes of bits as files of FAISS, and
+//! these as indexes.
 
 use std::path::Path;
 
+use warpann::flat::FaissBits;
 use warpann::graph::hnsw::{HnswFormat, HnswInfo};
 use warpann::io::Open;
 use warpann::ivf::FaissInfo;
 use warpann::{
-    Any, AnyIndex, Device, Element, ElementType, Error, FileDefect, GraphIndex, IndexInfo, IvfIndex, Metric,
+    Any, AnyIndex, Device, Element, ElementType, Error, FileDefect, FlatIndex, GraphIndex, IndexInfo, IndexKind,
+    IvfIndex, Metric,
 };
 
-use crate::index::{APPROXIMATE, GRAPHS, kind_of, name_of};
+use crate::index::{GRAPHS, kind_of, name_of};
 use crate::progress::spinning;
 use crate::report::{Failure, Outcome};
 use crate::vectors::with_element;
 
+/// The kinds that other programs have, in messages.
+const CONVERTED: &str = "inverted files, graphs and exact indexes of bits";
 /// The option, in messages.
 const OPTION: &str = "convert --index";
 /// The name of the format of index files of this program.
@@ -71,7 +76,12 @@ pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>
         }
         // No HNSW file at all.
         Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. }) => {
-            let info = FaissInfo::read(input)?;
+            let info = match FaissInfo::read(input) {
+                Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. }) if FaissBits::read(input).is_ok() => {
+                    return of_bits(input, out, to, metric);
+                }
+                info => info?,
+            };
             let builder = IvfIndex::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
             let builder = builder.device(Device::Cpu);
             write_lists(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, ElementType::F32, out, to)
@@ -84,10 +94,33 @@ pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>
 fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexFormat) -> Outcome<Converted> {
     let opened = || AnyIndex::<T>::load(input, Device::Cpu, None);
     match spinning("reading", opened)?.into_inside() {
-        Any::Flat(_) => Err(Failure::OtherKind { option: OPTION, known: APPROXIMATE, kind: name_of(info) }),
+        Any::Flat(index) if info.metric == Metric::Hamming => write_bits(&index, out, to),
+        Any::Flat(_) => Err(Failure::OtherKind { option: OPTION, known: CONVERTED, kind: name_of(info) }),
         Any::Ivf(index) => write_lists(&index, info.element, out, to),
         Any::Graph(index) => write_graph(&index, info.element, out, to),
     }
+}
+
+/// Converts a file of bits of FAISS.
+fn of_bits(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
+    if let Some(other) = metric.filter(|&metric| metric != Metric::Hamming) {
+        let message = format!("{}: a file of bits, whose metric is hamming, not {other}", input.display());
+        return Err(Failure::Message(message));
+    }
+    let builder = FlatIndex::builder(FaissBits::read(input)?.dim).device(Device::Cpu);
+    write_bits(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, out, to)
+}
+
+fn write_bits<T: Element>(index: &FlatIndex<T>, out: &Path, to: IndexFormat) -> Outcome<Converted> {
+    match to {
+        IndexFormat::Warpann => spinning("writing", || index.save(out))?,
+        IndexFormat::Hnsw(HnswFormat::Faiss) => spinning("writing", || index.save_faiss(out))?,
+        IndexFormat::Hnsw(_) => {
+            let kind = IndexKind::Flat.name().to_owned();
+            return Err(Failure::OtherKind { option: "convert --index hnswlib", known: GRAPHS, kind });
+        }
+    }
+    Ok(Converted { vectors: index.len(), dim: index.dim(), from: T::TYPE, to: T::TYPE })
 }
 
 fn write_graph<T: Element>(

@@ -9,6 +9,7 @@ mod changes;
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 mod device;
+mod faiss;
 mod former;
 pub(crate) mod gpu;
 pub(crate) mod grid;
@@ -22,6 +23,7 @@ use half::{bf16, f16};
 
 pub(crate) use self::backend::FlatBackend;
 use self::cpu::{FlatBits, FlatCpu};
+pub use self::faiss::FaissBits;
 use self::former::FormerRows;
 pub(crate) use self::gpu::FlatDevice;
 pub(crate) use self::gpu::ResidentRows;
