@@ -51,8 +51,8 @@ pub struct Args {
     /// IndexIVFPQ, IndexIVFScalarQuantizer, IndexBinaryFlat), or one of hnswlib: write it in this format: warpann,
     /// faiss, or for graphs hnswlib.
     ///
-    /// Files of other programs hold bits, f32 or codes of f32. For cosine their vectors are divided by their norms, and their
-    /// metric is the inner product; inverted files of codes for cosine cannot be written.
+    /// Files of other programs hold bits, f32 or codes of f32. For cosine their vectors are divided by their norms, and
+    /// their metric is the inner product; inverted files of codes for cosine cannot be written.
     #[arg(long, value_name = "FORMAT", value_parser = parse_format,
           conflicts_with_all = ["dataset", "element", "round", "skip", "rows"])]
     index: Option<IndexFormat>,

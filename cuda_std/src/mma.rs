@@ -17,9 +17,10 @@
 //! In memory, all these fragments of A have one layout, and so have those of B: `ldmatrix` loads all of them.
 //!
 //! # Rounding
-//! Sums of bytes and of bits are exact, and wrap around beyond 32 bits. Products of floats are exact. The GPU adds the products of
-//! one instruction in an undocumented order and alignment, and truncates. The emulator adds them to C one by one, k
-//! ascending, and rounds each sum to nearest. So the GPU and the emulator agree to the bit only if all sums are exact.
+//! Sums of bytes and of bits are exact, and wrap around beyond 32 bits. Products of floats are exact. The GPU adds the
+//! products of one instruction in an undocumented order and alignment, and truncates. The emulator adds them to C one
+//! by one, k ascending, and rounds each sum to nearest. So the GPU and the emulator agree to the bit only if all sums
+//! are exact.
 //!
 //! # Who must arrive
 //! All 32 lanes of the warp must reach the same call (the instructions are `.aligned`).

@@ -1,8 +1,8 @@
 //! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply matrices in shared memory.
 //!
 //! D (64×N) += A (64×K) · Bᵀ, B N×K, where N is 64 or 128. A *chunk* of A or B is 128 bytes a row, row after row: K =
-//! 64 components of 16 bits, K = 128 bytes, or K = 1024 bits. 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk
-//! starts at a multiple of 1024 bytes.
+//! 64 components of 16 bits, K = 128 bytes, or K = 1024 bits. 16-byte part p of row r lies at part p ^ (r mod 8) of the
+//! row. A chunk starts at a multiple of 1024 bytes.
 //!
 //! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4
 //! and t = lane % 4, element `[j][r]` of its fragment is row 16w + g + 8·(r / 2), column 8j + 2t + r % 2.

@@ -79,6 +79,14 @@ impl Metric {
         }
     }
 
+    /// Whether components are bytes of eight bits each, which are compared.
+    pub const fn compares_bits(self) -> bool {
+        match self {
+            Self::L2 | Self::InnerProduct | Self::Cosine => false,
+            Self::Hamming => true,
+        }
+    }
+
     /// The value in a slot without a neighbour: +∞ for distances, −∞ for similarities.
     pub const fn worst(self) -> f32 {
         if self.larger_is_better() { f32::NEG_INFINITY } else { f32::INFINITY }

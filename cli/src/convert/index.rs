@@ -1,5 +1,5 @@
-//! `warpann convert --index`: graph indexes as HNSW files, inverted files and exact indexes of bits as files of FAISS, and
-//! these as indexes.
+//! `warpann convert --index`: graph indexes as HNSW files, inverted files and exact indexes of bits as files of FAISS,
+//! and these as indexes.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>
 fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexFormat) -> Outcome<Converted> {
     let opened = || AnyIndex::<T>::load(input, Device::Cpu, None);
     match spinning("reading", opened)?.into_inside() {
-        Any::Flat(index) if info.metric == Metric::Hamming => write_bits(&index, out, to),
+        Any::Flat(index) if info.metric.compares_bits() => write_bits(&index, out, to),
         Any::Flat(_) => Err(Failure::OtherKind { option: OPTION, known: CONVERTED, kind: name_of(info) }),
         Any::Ivf(index) => write_lists(&index, info.element, out, to),
         Any::Graph(index) => write_graph(&index, info.element, out, to),
@@ -103,7 +103,7 @@ fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexForm
 
 /// Converts a file of bits of FAISS.
 fn of_bits(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
-    if let Some(other) = metric.filter(|&metric| metric != Metric::Hamming) {
+    if let Some(other) = metric.filter(|metric| !metric.compares_bits()) {
         let message = format!("{}: a file of bits, whose metric is hamming, not {other}", input.display());
         return Err(Failure::Message(message));
     }

@@ -54,8 +54,8 @@ impl FaissBits {
 
 impl<T: Element> FlatIndex<T> {
     /// Writes vectors of bits as an `IndexBinaryFlat` of FAISS (`faiss.read_index_binary`), in an `IndexBinaryIDMap` if
-    /// ids are other numbers than 0, 1, 2, .. O(bytes), with memory for the vectors. A file that exists is replaced once
-    /// the new one is complete.
+    /// ids are other numbers than 0, 1, 2, .. O(bytes), with memory for the vectors. A file that exists is replaced
+    /// once the new one is complete.
     ///
     /// # Errors
     /// [`Error::Mismatch`] for other metrics than [`Metric::Hamming`]; [`Error::OutOfRange`] for an id above 2⁶³ − 1;
@@ -63,7 +63,7 @@ impl<T: Element> FlatIndex<T> {
     /// device's driver.
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let (dim, ids) = (self.dim(), self.ids());
-        if self.metric() != Metric::Hamming {
+        if !self.metric().compares_bits() {
             let (expected, actual) = (Metric::Hamming.name(), self.metric().name());
             return Err(Error::Mismatch { what: "metric of vectors for FAISS", expected, actual });
         }

@@ -197,8 +197,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::Zero`], [`Error::TooMany`] above [`MAX_COMPONENTS`]; [`Error::Mismatch`] for [`Metric::Hamming`] of other
-    /// vectors than u8; and errors of opening the device: [`Error::NoDevice`], [`Error::OutOfDeviceMemory`],
+    /// [`Error::Zero`], [`Error::TooMany`] above [`MAX_COMPONENTS`]; [`Error::Mismatch`] for [`Metric::Hamming`] of
+    /// other vectors than u8; and errors of opening the device: [`Error::NoDevice`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         self.open().map(Index::of)
@@ -230,7 +230,7 @@ impl FlatSettings {
         if let Some(runtime) = open(device)?.1 {
             return Ok(Box::new(FlatDevice::new(runtime, VectorShape::of_rows(element, metric, dim), budget)?));
         }
-        Ok(if metric == Metric::Hamming { Box::new(FlatBits::new(dim, budget)) } else { open_cpu(dim, metric, budget) })
+        Ok(if metric.compares_bits() { Box::new(FlatBits::new(dim, budget)) } else { open_cpu(dim, metric, budget) })
     }
 }
 

@@ -64,7 +64,7 @@ impl VectorShape {
     /// multiplied as they are, up to the dimension at which sums stay in 32 bits. Under Hamming, bytes hold bits, whose
     /// squared L2 is the distance.
     pub fn of_rows(element: ElementType, metric: Metric, dim: usize) -> VectorShape {
-        if metric == Metric::Hamming {
+        if metric.compares_bits() {
             let operands = Operands::Bytes(ByteKey::U8);
             return VectorShape { element, metric: Metric::L2, dim, operands, aligned: true, bits: true };
         }
@@ -80,12 +80,12 @@ impl VectorShape {
         VectorShape { operands, aligned: key.is_some(), ..VectorShape::new(element, metric, dim) }
     }
 
-    /// What the rows hold, for kernels of canonical distances.
+    /// The content of the rows, as kernels of canonical distances name it.
     pub fn row_key(self) -> RowKey {
         if self.bits { RowKey::Bits } else { self.element.key().into() }
     }
 
-    /// What rows of bytes hold, whose type is that of `key`, for kernels of exact products.
+    /// The content of rows of bytes of this type, as kernels of exact products name it.
     pub fn exact_key(self, key: ByteKey) -> ExactKey {
         if self.bits { ExactKey::Bits } else { key.into() }
     }

@@ -1,4 +1,4 @@
-//! What rows hold: components of one of the element types, or bits. Loads of it, in the form that canonical distances
+//! The content of rows: components of one of the element types, or bits. Loads of it, in the form that canonical distances
 //! sum ([`Row`]) and as f32, exactly ([`Element`]).
 
 use cuda_std::global;
@@ -7,7 +7,7 @@ use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
 use crate::product::quad::{BitsX32, I8x4, Quad, U8x4};
 
-/// What rows hold, to compare them by canonical distances ([`crate::product::canonical`]). Rows start at multiples of
+/// The content of rows that canonical distances compare ([`crate::product::canonical`]). Rows start at multiples of
 /// four stored units and are padded with zeros to a multiple of four.
 pub trait Row: Copy {
     /// One unit as stored: a component, or eight bits.
@@ -47,7 +47,7 @@ pub enum ElementKey {
     I8,
 }
 
-/// Name of what rows hold: the key of kernels that exist once for each element type, and for bits.
+/// Name of the content of rows: the key of kernels that exist once for each element type, and for bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKey {
     /// [`F32`].
@@ -76,7 +76,7 @@ impl From<ElementKey> for RowKey {
     }
 }
 
-/// Name of what rows hold whose products are exact: the key of kernels of such products.
+/// Name of the content of rows whose products are exact: the key of kernels of such products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExactKey {
     /// [`U8`].

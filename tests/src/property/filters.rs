@@ -60,7 +60,7 @@ fn drawn<T: Component>(seed: u64, random: &mut Random, device: Device) -> Outcom
     }
     let case = FiltersCase {
         // Exact search has all metrics of the element type.
-        metric: random.pick(if seed % 3 == 0 { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS }),
+        metric: random.pick(if seed.is_multiple_of(3) { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS }),
         k: 1 + random.size((shape.n + 2).min(300)),
         form: vectors::form(random, vectors::range(T::TYPE, RANGE)),
         of: (0..shape.nq).map(|_| random.below(filters.len())).collect(),

@@ -4,7 +4,8 @@
 //! a candidate needs no second look.
 //!
 //! # Cost
-//! nq · n · d bytes are compared, 64 at a time with AVX-512, from a tile of 256 rows in the L1 cache. Memory: the vectors.
+//! nq · n · d bytes are compared, 64 at a time with AVX-512, from a tile of 256 rows in the L1 cache. Memory: the
+//! vectors.
 
 use super::among::{AHEAD, Among};
 use super::group::{Collected, Comparison, Rows, ScanPlan};
@@ -95,7 +96,7 @@ impl FlatBackend for FlatBits {
         let plan = self.plan(&among, count, Candidates::bytes(kept, self.len()));
         events::path("exact search", || self.describe(), "bits", count);
         let (of, queries) = ((Metric::Hamming, self.dim), request.queries.bytes());
-        plan.search(of, &among, queries, (k, kept), ids, distances, &|some| Counted::new(self, some));
+        plan.search(of, &among, queries, (k, kept), (ids, distances), &|some| Counted::new(self, some));
         Ok(())
     }
 

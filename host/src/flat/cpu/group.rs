@@ -56,8 +56,7 @@ impl ScanPlan {
         among: &Among<'_>,
         queries: &'q [T],
         (k, kept): (usize, usize),
-        ids: &mut [u64],
-        distances: &mut [f32],
+        (ids, distances): (&mut [u64], &mut [f32]),
         ready: &(impl Fn(&'q [T]) -> Q + Sync),
     ) {
         let fill = |ids: &mut [u64], distances: &mut [f32], found: Vec<u64>| {
@@ -127,7 +126,7 @@ impl Rows<'_> {
     }
 }
 
-/// What a search collects for each query of a group.
+/// The limits and the collectors of the queries of a group.
 pub(super) struct Collected<'a, C> {
     pub(super) limits: &'a [Limit],
     pub(super) found: &'a mut [C],

@@ -177,7 +177,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         };
         events::path("exact search", || self.describe(), path, count);
         let queries = request.queries.components();
-        plan.search((self.metric, self.dim), &among, queries, (k, kept), ids, distances, &|some| {
+        plan.search((self.metric, self.dim), &among, queries, (k, kept), (ids, distances), &|some| {
             Packed::new(self, some)
         });
         Ok(())
@@ -246,7 +246,7 @@ impl<T: Element> FlatCpu<T> {
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let (among, kept) = (Among::All, k.min(self.len()));
         let plan = self.plan(&among, queries.len() / self.dim, Candidates::bytes(kept, self.len()), threads);
-        plan.search((self.metric, self.dim), &among, queries, (k, kept), ids, distances, &|some| {
+        plan.search((self.metric, self.dim), &among, queries, (k, kept), (ids, distances), &|some| {
             Packed::new(self, some)
         });
     }

@@ -12,7 +12,7 @@ pub(crate) enum BitCount {
     /// POPCNT: 64 bits at a time.
     #[cfg(target_arch = "x86_64")]
     Words,
-    /// Plain Rust.
+    /// Words of 64 bits in plain Rust.
     Portable,
 }
 
@@ -43,8 +43,8 @@ impl BitCount {
         vec![BitCount::Portable]
     }
 
-    /// Stores the number of bits in which `query` and each of `rows` differ. `rows` has a row of the length of the query
-    /// for each place of `to`. O(rows).
+    /// Stores the number of bits in which `query` and each of `rows` differ. `rows` has a row of the length of the
+    /// query for each place of `to`. O(rows).
     pub(crate) fn differences(self, query: &[u8], rows: &[u8], to: &mut [u64]) {
         assert_eq!(rows.len(), query.len() * to.len(), "a row a place");
         match self {
