@@ -20,8 +20,8 @@ pub struct Args {
 /// A case: rows, columns and k.
 type Shape = (usize, usize, usize);
 
-/// From rows that fit in the L2 cache to one row that fills a tenth of the memory; k across every size of queue, and
-/// past it.
+/// From rows that fit in the L2 cache to one row that fills a tenth of the memory, and few long rows as sparse attention
+/// has them; k across every size of queue, and past it.
 const SHAPES: &[Shape] = &[
     (10_000, 1_000, 10),
     (10_000, 1_000, 100),
@@ -35,6 +35,10 @@ const SHAPES: &[Shape] = &[
     (10_000, 128_000, 256),
     (10_000, 128_000, 1000),
     (10_000, 128_000, 2048),
+    (1, 262_144, 2048),
+    (256, 65_536, 2048),
+    (1_024, 131_072, 2048),
+    (2_048, 131_072, 1024),
     (100, 1_000_000, 100),
     (1, 100_000_000, 100),
 ];

@@ -1,5 +1,5 @@
-//! The content of rows: components of one of the element types, or bits. Loads of it, in the form that canonical distances
-//! sum ([`Row`]) and as f32, exactly ([`Element`]).
+//! The content of rows: components of one of the element types, or bits. Loads of it, in the form that canonical
+//! distances sum ([`Row`]) and as f32, exactly ([`Element`]).
 
 use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
