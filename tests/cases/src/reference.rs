@@ -27,11 +27,19 @@ pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
     }
 }
 
-/// The number of bits in which vectors of bytes differ, by binary digits.
+/// The number of ones among the eight binary digits of each byte.
+const ONES: [u32; 256] = {
+    let (mut ones, mut byte) = ([0; 256], 1);
+    while byte < 256 {
+        ones[byte] = ones[byte / 2] + byte as u32 % 2;
+        byte += 1;
+    }
+    ones
+};
+
+/// The number of bits in which vectors of bytes differ.
 fn differing_bits(x: &[f64], y: &[f64]) -> f64 {
-    let digit = |byte: f64, at: i32| (byte / 2f64.powi(at)).floor() % 2.0;
-    let of_bytes = |(&a, &b): (&f64, &f64)| (0..8).filter(|&at| digit(a, at) != digit(b, at)).count();
-    x.iter().zip(y).map(of_bytes).sum::<usize>() as f64
+    x.iter().zip(y).map(|(&x, &y)| ONES[(x as u8 ^ y as u8) as usize]).sum::<u32>().into()
 }
 
 /// ‖x‖², the squared norm of a vector.
@@ -151,12 +159,17 @@ pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 
 
 /// The content of an empty slot.
 pub fn worst(metric: Metric) -> f32 {
-    if metric == Metric::L2 { f32::INFINITY } else { f32::NEG_INFINITY }
+    if is_distance(metric) { f32::INFINITY } else { f32::NEG_INFINITY }
+}
+
+/// Whether the nearest vectors have the smallest values.
+fn is_distance(metric: Metric) -> bool {
+    matches!(metric, Metric::L2 | Metric::Hamming)
 }
 
 /// A number that is smaller for better neighbours, under every metric.
 pub fn badness(metric: Metric, value: f64) -> f64 {
-    if metric == Metric::L2 { value } else { -value }
+    if is_distance(metric) { value } else { -value }
 }
 
 /// The first `k` of `all` in the order `order`, which makes no two equal: what sorting everything would put there.
