@@ -5,18 +5,15 @@
 use crate::Site;
 use core::arch::asm;
 
-/// The upper word of the descriptor of a matrix with rows of 128 bytes, whose 16-byte parts are swizzled: swizzle mode 1
-/// (128 bytes) from bit 62 on; the stride of eight rows, 1024 bytes, from bit 32 on. Sizes are in units of 16 bytes (PTX
-/// ISA, matrix descriptor).
-const UPPER: u32 = 1 << 30 | (1024 >> 4);
-/// A field of the lower word from bit 16 on that this mode ignores, set to 1.
-const IGNORED: u32 = 1 << 16;
+/// The constant part of the descriptor of a matrix with rows of 128 bytes, whose 16-byte parts are swizzled: swizzle
+/// mode 1 (128 bytes) from bit 62 on; the stride of eight rows, 1024 bytes, from bit 32 on; from bit 16 on a field that
+/// this mode ignores, set to 1. Sizes are in units of 16 bytes (PTX ISA, matrix descriptor).
+const LAYOUT: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 
-/// The lower word of the descriptor of the chunk at `address`. The other products of the chunk differ in this word only,
-/// so the additions are of 32 bits.
+/// The descriptor of the chunk at `address`.
 #[inline(always)]
-fn descriptor(address: u32) -> u32 {
-    IGNORED | (address & 0x3_ffff) >> 4
+fn descriptor(address: u32) -> u64 {
+    LAYOUT | u64::from((address & 0x3_ffff) >> 4)
 }
 
 #[inline(always)]
@@ -76,19 +73,16 @@ macro_rules! chunk {
                 asm!(
                     "{{",
                     ".reg .pred others;",
-                    ".reg .b32 at, upper;",
                     ".reg .b64 a, b;",
                     "wgmma.fence.sync.aligned;",
                     "setp.ne.b32 others, {add}, 0;",
-                    "mov.b32 upper, {upper};",
-                    "mov.b64 a, {{{a}, upper}}; mov.b64 b, {{{b}, upper}};",
-                    product!($shape, $types, $flags, $k, "a", "b"),
+                    product!($shape, $types, $flags, $k, "{a}", "{b}"),
                     "setp.ne.b32 others, 1, 0;",
-                    "add.u32 at, {a}, 2; mov.b64 a, {{at, upper}}; add.u32 at, {b}, 2; mov.b64 b, {{at, upper}};",
+                    "add.s64 a, {a}, 2; add.s64 b, {b}, 2;",
                     product!($shape, $types, $flags, $k, "a", "b"),
-                    "add.u32 at, {a}, 4; mov.b64 a, {{at, upper}}; add.u32 at, {b}, 4; mov.b64 b, {{at, upper}};",
+                    "add.s64 a, {a}, 4; add.s64 b, {b}, 4;",
                     product!($shape, $types, $flags, $k, "a", "b"),
-                    "add.u32 at, {a}, 6; mov.b64 a, {{at, upper}}; add.u32 at, {b}, 6; mov.b64 b, {{at, upper}};",
+                    "add.s64 a, {a}, 6; add.s64 b, {b}, 6;",
                     product!($shape, $types, $flags, $k, "a", "b"),
                     "wgmma.commit_group.sync.aligned;",
                     "}}",
@@ -98,10 +92,9 @@ macro_rules! chunk {
                         inout(reg32) self[$j][2],
                         inout(reg32) self[$j][3],
                     )*
-                    a = in(reg32) a,
-                    b = in(reg32) b,
+                    a = in(reg64) a,
+                    b = in(reg64) b,
                     add = in(reg32) add,
-                    upper = const UPPER,
                     options(readonly, nostack)
                 )
             }

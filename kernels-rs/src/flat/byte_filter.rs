@@ -203,11 +203,7 @@ struct BaseTiles {
     launch: ByteFilter,
     walk: TileWalk,
     copy: ByteCopy,
-    /// The start of this thread's share of the block's queries.
     query_tile: *const u8,
-    /// The start of this thread's share of tile 0 of the base, and of the current tile.
-    base_rows: *const u8,
-    tile_rows: *const u8,
     thread: u32,
     /// The number of the current tile.
     tile: u32,
@@ -222,25 +218,24 @@ impl Operands for BaseTiles {
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
-        let ByteFilter { stride, base_values, .. } = self.launch;
+        let ByteFilter { base, stride, base_values, .. } = self.launch;
         let thread = self.thread;
         // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
         unsafe {
             if chunk == 0 {
                 self.tile = self.walk.next();
-                // 128 · stride fits 32 bits, because `most_row_bytes` bounds stride.
-                self.tile_rows = self.base_rows.wrapping_add(self.tile as usize * (TILE_ROWS * stride) as usize);
+                let info = info_at(visit);
+                let (tile, part) = (self.tile as usize, thread as usize);
                 if thread < TILE_ROWS / 4 {
-                    let info = info_at(visit);
-                    let (tile, part) = (self.tile as usize, thread as usize);
                     let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
                     async_copy::copy_16(info.add(16 * thread), from.cast());
-                    if thread == 0 {
-                        TileWord::Number.of::<u32>(info).store(self.tile);
-                    }
+                } else if thread == TILE_ROWS / 4 {
+                    TileWord::Number.of::<u32>(info).store(self.tile);
                 }
             }
-            self.copy.copy(to, self.tile_rows, chunk);
+            // 128 · stride fits 32 bits, because `most_row_bytes` bounds stride.
+            let at = self.tile as usize * (TILE_ROWS * stride) as usize;
+            self.copy.copy(to, base.wrapping_add(at), chunk);
         }
     }
 }
@@ -317,7 +312,6 @@ impl PairBounds for ByteBounds {
     type Sum = i32;
     /// The least A − value; for cosine the bits of the limit.
     type Limit = i32;
-    const USUAL_CHUNKS: u32 = 1;
 
     #[inline(always)]
     fn pass(&self) -> FilterPass {
@@ -417,15 +411,11 @@ unsafe fn begin(launch: ByteFilter, dense: bool) -> Option<(BaseTiles, ByteBound
     let thread = thread::thread_idx_x();
     // SAFETY: as the caller promises.
     let bounds = unsafe { ByteBounds::new(launch, first_query, dense) };
-    let copy = ByteCopy::new(thread, launch.stride);
-    let base_rows = copy.start(*launch.base);
     let operands = BaseTiles {
         launch,
         walk: share.walk(&launch.pass),
-        copy,
-        base_rows,
-        tile_rows: base_rows,
-        query_tile: copy.start(launch.queries.wrapping_add(first_query as usize * launch.stride as usize)),
+        copy: ByteCopy::new(thread, launch.stride),
+        query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
         thread,
         tile: 0,
     };

@@ -111,9 +111,6 @@ pub(crate) trait PairBounds: Copy {
     /// A limit of scores, in the form in which pairs are compared with it.
     type Limit: Copy;
 
-    /// The number of chunks of vectors of 128 components, for which there is a loop of its own.
-    const USUAL_CHUNKS: u32;
-
     /// The tiles and the output.
     fn pass(&self) -> FilterPass;
 
@@ -515,13 +512,7 @@ pub(crate) unsafe fn visit<
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, dense);
         } else if const { RESIDENT && matches!(P::INSTRUCTION, Instruction::Wgmma) } {
             let append = &mut AppendWithin::<B, true>::new(bounds, first_query, tiles);
-            if pass.chunks == B::USUAL_CHUNKS {
-                // With a constant for the number of chunks, the counters of the loop over them go: a tenth of the
-                // instructions of a tile without pairs.
-                Pass { chunks: B::USUAL_CHUNKS, ..pass }.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
-            } else {
-                pass.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
-            }
+            pass.run::<P, ROWS, COLUMNS, RESIDENT, 2>(operands, append);
         } else {
             let append = &mut AppendWithin::<B, false>::new(bounds, first_query, tiles);
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(operands, append);

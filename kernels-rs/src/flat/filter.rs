@@ -150,11 +150,7 @@ struct BaseTiles {
     launch: Filter,
     walk: TileWalk,
     copy: ChunkCopy,
-    /// The start of this thread's share of the block's queries.
     query_tile: *const u16,
-    /// The start of this thread's share of tile 0 of the base, and of the current tile.
-    base_rows: *const u16,
-    tile_rows: *const u16,
     thread: u32,
     /// The number of the current tile.
     tile: u32,
@@ -164,34 +160,33 @@ impl Operands for BaseTiles {
     #[inline(always)]
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         // SAFETY: the copies of queries are padded to whole tiles.
-        unsafe { self.copy.copy(to, self.query_tile.wrapping_add((chunk * CHUNK) as usize)) }
+        unsafe { self.copy.copy(to, self.copy.start(self.query_tile).wrapping_add((chunk * CHUNK) as usize)) }
     }
 
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
-        let Filter { stride, base_values, tile_norms, tile_residuals, .. } = self.launch;
+        let Filter { base, stride, base_values, tile_norms, tile_residuals, .. } = self.launch;
         let thread = self.thread;
         // SAFETY: the tile exists, and the arrays of the base cover whole tiles; so do their norms.
         unsafe {
             if chunk == 0 {
                 self.tile = self.walk.next();
-                let tile = self.tile as usize;
-                // 128 · stride fits 32 bits, because `MOST_COMPONENTS` bounds stride.
-                self.tile_rows = self.base_rows.wrapping_add(tile * (TILE_ROWS * stride) as usize);
-                // One warp alone branches further.
+                let info = info_at(visit);
+                let (tile, part) = (self.tile as usize, thread as usize);
                 if thread < TILE_ROWS / 4 {
-                    let info = info_at(visit);
-                    let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * thread as usize);
+                    let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
                     async_copy::copy_16(info.add(16 * thread), from.cast());
-                    match thread {
-                        0 => async_copy::copy_4(TileWord::Norm.of(info), tile_norms.wrapping_add(tile).cast()),
-                        1 => async_copy::copy_4(TileWord::Residual.of(info), tile_residuals.wrapping_add(tile).cast()),
-                        2 => TileWord::Number.of::<u32>(info).store(self.tile),
-                        _ => {}
-                    }
+                } else if thread == TILE_ROWS / 4 {
+                    async_copy::copy_4(TileWord::Norm.of(info), tile_norms.wrapping_add(tile).cast());
+                } else if thread == TILE_ROWS / 4 + 1 {
+                    async_copy::copy_4(TileWord::Residual.of(info), tile_residuals.wrapping_add(tile).cast());
+                } else if thread == TILE_ROWS / 4 + 2 {
+                    TileWord::Number.of::<u32>(info).store(self.tile);
                 }
             }
-            self.copy.copy(to, self.tile_rows.wrapping_add((chunk * CHUNK) as usize));
+            // 128 · stride fits 32 bits, because `MOST_COMPONENTS` bounds stride.
+            let at = self.tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
+            self.copy.copy(to, self.copy.start(base.wrapping_add(at)));
         }
     }
 }
@@ -269,7 +264,6 @@ unsafe fn tile(info: SharedPtr<u8>) -> Bounds {
 impl PairBounds for HalfBounds {
     type Sum = f32;
     type Limit = f32;
-    const USUAL_CHUNKS: u32 = 2;
 
     #[inline(always)]
     fn pass(&self) -> FilterPass {
@@ -337,15 +331,11 @@ unsafe fn begin(launch: Filter, dense: bool) -> Option<(BaseTiles, HalfBounds, V
     let thread = thread::thread_idx_x();
     // SAFETY: as the caller promises.
     let bounds = unsafe { HalfBounds::new(launch, first_query, dense) };
-    let copy = ChunkCopy::new(thread, launch.stride);
-    let base_rows = copy.start(*launch.base);
     let operands = BaseTiles {
         launch,
         walk: share.walk(&launch.pass),
-        copy,
-        query_tile: copy.start(launch.queries.wrapping_add(first_query as usize * launch.stride as usize)),
-        base_rows,
-        tile_rows: base_rows,
+        copy: ChunkCopy::new(thread, launch.stride),
+        query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
         thread,
         tile: 0,
     };

@@ -119,22 +119,15 @@ impl ByteCopy {
         }
     }
 
-    /// The start of the share of rows that start at `rows`.
-    #[inline(always)]
-    pub fn start(&self, rows: *const u8) -> *const u8 {
-        rows.wrapping_add(self.from as usize)
-    }
-
     /// Starts the copy of chunk `chunk` of 128 rows into shared memory, with zeros behind the ends of rows. All threads
     /// of the block arrive.
     ///
     /// # Safety
-    /// `rows` is the [start](Self::start) of 128 rows, aligned to 16 bytes, and the chunk starts in them; `to` has room
-    /// for 16 KiB.
+    /// `rows` has 128 rows, aligned to 16 bytes, and the chunk starts in them; `to` has room for 16 KiB.
     #[inline(always)]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, rows: *const u8, chunk: u32) {
         let skipped = chunk * CHUNK_BYTES;
-        let rows = rows.wrapping_add(skipped as usize);
+        let rows = rows.wrapping_add((self.from + skipped) as usize);
         // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low
         // three bits of the row, which repeat after 8 rows.
         unsafe {
