@@ -402,3 +402,40 @@ fn files_of_exact_indexes_are_used_as_those_of_others() {
         assert!(message.contains("not for an index of kind flat"), "{message}");
     }
 }
+
+/// Bits: found by a loop over bits, in files of FAISS, and refused where vectors have none.
+#[test]
+fn bits_are_searched_built_and_converted() {
+    let files = files();
+    let rows: Vec<u8> = (0..90 * 5).map(|i: usize| (i * i * 31 % 253) as u8).collect();
+    io::write_vectors(files.path("bits.u8bin"), &rows, 5).unwrap();
+    io::write_vectors(files.path("some.npy"), &rows[35..50], 5).unwrap();
+    let expected = |query: &[u8]| -> Vec<u64> {
+        let apart = |row: &[u8]| (0..40).filter(|&bit| (row[bit / 8] ^ query[bit / 8]) >> (bit % 8) & 1 == 1).count();
+        let mut all: Vec<(usize, u64)> = rows.chunks(5).map(apart).zip(0..).collect();
+        all.sort_unstable();
+        all[..4].iter().map(|&(_, id)| id).collect()
+    };
+    let expected: Vec<u64> = rows[35..50].chunks(5).flat_map(expected).collect();
+    let mut index = FlatIndex::<u8>::new(5, Metric::Hamming, Device::Cpu).unwrap();
+    index.add(&rows).unwrap();
+    index.save(files.path("x.flat")).unwrap();
+    let report = files.json("convert --in @x.flat --index faiss --out @x.faiss");
+    assert_eq!((&report["rows"], &report["to"]), (&90.into(), &"u8".into()), "{report}");
+    files.json("convert --in @x.faiss --index warpann --out @y.flat");
+    for of in ["--base @bits.u8bin --metric hamming", "--index @x.flat", "--index @y.flat"] {
+        files.json(&format!("search --device cpu {of} --query @some.npy --k 4 --out @found.npy"));
+        assert_eq!(io::read_ids(files.path("found.npy")).unwrap().ids, expected, "{of}");
+    }
+    let message =
+        files.refused(1, "search --device cpu --base @base.fbin --query @query.fvecs --metric hamming --out @n.npy");
+    assert!(message.contains("element type for metric hamming: f32; u8 is needed"), "{message}");
+    for kind in ["ivf-flat", "graph"] {
+        let line = format!("build --device cpu --base @bits.u8bin --kind {kind} --metric hamming --out @new");
+        let message = files.refused(1, &line);
+        assert!(message.contains("hamming; l2, ip or cosine is needed"), "{message}");
+    }
+    assert!(files.refused(1, "convert --in @x.flat --index hnswlib --out @new").contains("is for graphs, not for"));
+    let message = files.refused(1, "convert --in @x.faiss --index warpann --metric l2 --out @new");
+    assert!(message.contains("a file of bits, whose metric is hamming, not l2"), "{message}");
+}

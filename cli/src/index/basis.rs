@@ -7,8 +7,7 @@ use crate::report::parse_bytes;
 /// How an index of any kind is made.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Basis {
-    /// l2 (squared Euclidean distance), ip (inner product), cosine, or for exact indexes of u8 hamming (bits, eight in
-    /// a byte).
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// Seed of the index: the same seed and vectors give the same index.
