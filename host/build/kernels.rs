@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 
 use cuda_builder::ptx::entries;
 use cuda_builder::{BuilderError, CudaBuilder, GpuArch};
+#[cfg(not(feature = "machine-code"))]
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 /// PTX of this architecture also serves every later one.
 const ARCH: GpuArch = GpuArch::Sm80;
 
 /// Level of compression: 10.0 MB of PTX become 1.9 MB.
+#[cfg(not(feature = "machine-code"))]
 const LEVEL: u8 = 7;
 
 /// Whether the compiler refused the kernels, and said why on standard error.
@@ -23,8 +25,8 @@ pub fn is_of_the_compiler(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(BuilderError::BuildFailed { .. }))
 }
 
-/// Writes `OUT_DIR/modules.bin`, the modules one after the other, each compressed alone, and `OUT_DIR/modules.rs`.
-/// Returns the latter:
+/// Writes `OUT_DIR/modules.bin`, the modules one after the other, each compressed alone, or in groups with the feature
+/// `machine-code`, and `OUT_DIR/modules.rs`. Returns the latter:
 ///
 /// ```text
 /// pub static COMPILER: &str = "rustc ..";
@@ -50,16 +52,11 @@ pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
     #[cfg(feature = "machine-code")]
     let machine_code = super::machine_code::write(&modules, &out)?;
     let (mut compressed, mut rows, mut kernels) = (Vec::new(), String::new(), BTreeMap::new());
-    for (name, ptx) in &modules {
-        let start = compressed.len();
-        compressed.extend(compress_to_vec_zlib(ptx.as_bytes(), LEVEL));
+    for ((name, ptx), part) in modules.iter().zip(parts(&modules, &mut compressed)?) {
         let target =
             ptx.lines().find_map(|line| line.strip_prefix(".target ")).ok_or("a module has no .target")?.trim();
-        let (bytes, end) = (ptx.len(), compressed.len());
-        write!(
-            rows,
-            "    Module {{ name: {name:?}, target: {target:?}, bytes: {bytes}, compressed: part(COMPRESSED, {start}, {end})"
-        )?;
+        let bytes = ptx.len();
+        write!(rows, "    Module {{ name: {name:?}, target: {target:?}, bytes: {bytes}, {part}")?;
         #[cfg(feature = "machine-code")]
         write!(rows, ", cubins: {}", machine_code.of(name))?;
         rows.push_str(" },\n");
@@ -90,6 +87,25 @@ pub fn write(kernels: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let file = out.join("modules.rs");
     write_if_changed(&file, table.as_bytes())?;
     Ok(file)
+}
+
+/// Compresses the modules. Returns the text of the field that has the PTX, of each.
+#[cfg(feature = "machine-code")]
+fn parts(modules: &[(String, String)], compressed: &mut Vec<u8>) -> Result<Vec<String>, Box<dyn Error>> {
+    let texts = modules.iter().map(|(_, ptx)| ptx.as_bytes());
+    let parts = super::machine_code::grouped(texts, "COMPRESSED", compressed)?;
+    Ok(parts.into_iter().map(|part| format!("ptx: {part}")).collect())
+}
+
+/// Compresses the modules. Returns the text of the field that has the PTX, of each.
+#[cfg(not(feature = "machine-code"))]
+fn parts(modules: &[(String, String)], compressed: &mut Vec<u8>) -> Result<Vec<String>, Box<dyn Error>> {
+    let compress = |(_, ptx): &(String, String)| {
+        let start = compressed.len();
+        compressed.extend(compress_to_vec_zlib(ptx.as_bytes(), LEVEL));
+        format!("compressed: part(COMPRESSED, {start}, {})", compressed.len())
+    };
+    Ok(modules.iter().map(compress).collect())
 }
 
 /// Every `MODULE.ptx` of a folder: names and texts, sorted by name.

@@ -3,7 +3,8 @@
 //! Devices of compute capability 9.0 and later load modules in two forms (`host/src/device/dependent.rs`), so the
 //! machine code has both. The two are nearly the same, and so are modules for different element types. So the code of
 //! one architecture is compressed in groups of modules that are next to each other by name: 87.9 MB become 7.4 MB
-//! (zstd 1.5, ptxas 13.5, 2026-11-28). Each module alone they are 20.6 MB by zlib, whose window is 32 KiB.
+//! (zstd 1.5, ptxas 13.5, 2026-11-28). Each module alone they are 20.6 MB by zlib, whose window is 32 KiB. The PTX is
+//! compressed in groups as well: 20.7 MB become 1.8, and 3.8 by zlib.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,9 +23,9 @@ use super::kernels::write_if_changed;
 /// generation.
 const ARCHS: [(GpuArch, (i32, i32)); 4] =
     [(GpuArch::Sm80, (8, 0)), (GpuArch::Sm90, (9, 0)), (GpuArch::Sm100, (10, 0)), (GpuArch::Sm120, (12, 0))];
-/// Most bytes of a group, unless one module has more: as much as loading a module decompresses. With groups of half
-/// the size the wheel would have 15.1 MB instead of 14.6.
-const GROUP_BYTES: usize = 4 << 20;
+/// Most bytes of a group, unless one module has more: as much as loading a module decompresses. Groups of twice the size
+/// would make the wheel smaller by .5 MB.
+const GROUP_BYTES: usize = 2 << 20;
 /// Level of compression of zstd; 22, the last, saves 5 kB.
 const LEVEL: i32 = 19;
 
@@ -89,30 +90,13 @@ pub fn write(modules: &[(String, String)], out: &Path) -> Result<MachineCode, Bo
     std::fs::remove_dir_all(&folder)?;
 
     let (mut compressed, mut rows) = (Vec::new(), BTreeMap::<String, String>::new());
-    let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
-    let mut first = 0;
-    while first < jobs.len() {
-        let (mut next, mut group) = (first, Vec::new());
-        while next < jobs.len()
-            && jobs[next].capability == jobs[first].capability
-            && (next == first || group.len() + assembled[next].len() <= GROUP_BYTES)
-        {
-            group.extend_from_slice(&assembled[next]);
-            next += 1;
+    for (_, capability) in ARCHS {
+        let own = || jobs.iter().zip(&assembled).filter(|(job, _)| job.capability == capability);
+        let parts = grouped(own().map(|(_, code)| &code[..]), "MACHINE_CODE", &mut compressed)?;
+        for ((job, _), part) in own().zip(parts) {
+            let (row, waits) = (rows.entry(job.module.to_owned()).or_default(), job.waits);
+            write!(row, "Cubin {{ capability: {capability:?}, waits: {waits}, code: {part} }}, ")?;
         }
-        let at = compressed.len();
-        compressed.extend(compressor.compress(&group)?);
-        let (end, group_bytes, mut start) = (compressed.len(), group.len(), 0);
-        for (job, code) in jobs[first..next].iter().zip(&assembled[first..next]) {
-            let (capability, waits, bytes) = (job.capability, job.waits, code.len());
-            write!(
-                rows.entry(job.module.to_owned()).or_default(),
-                "Cubin {{ capability: {capability:?}, waits: {waits}, group: part(MACHINE_CODE, {at}, {end}), \
-                 group_bytes: {group_bytes}, start: {start}, bytes: {bytes} }}, "
-            )?;
-            start += bytes;
-        }
-        first = next;
     }
     write_if_changed(&out.join("machine_code.bin"), &compressed)?;
     let archs: Vec<&str> = ARCHS.iter().map(|(arch, _)| arch.name()).collect();
@@ -124,6 +108,29 @@ pub fn write(modules: &[(String, String)], out: &Path) -> Result<MachineCode, Bo
          static MACHINE_CODE: &[u8] = include_bytes!(\"machine_code.bin\");\n"
     );
     Ok(MachineCode { rows, table })
+}
+
+/// Appends groups of the `items` to `compressed`, the bytes of the constant `name`. Returns the text of the part of each
+/// item.
+pub fn grouped<'a>(
+    items: impl Iterator<Item = &'a [u8]>,
+    name: &str,
+    compressed: &mut Vec<u8>,
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
+    let (mut items, mut parts) = (items.peekable(), Vec::new());
+    while items.peek().is_some() {
+        let (mut group, mut places) = (Vec::new(), Vec::new());
+        while let Some(item) = items.next_if(|item| group.is_empty() || group.len() + item.len() <= GROUP_BYTES) {
+            places.push((group.len(), item.len()));
+            group.extend_from_slice(item);
+        }
+        let (at, group_bytes) = (compressed.len(), group.len());
+        compressed.extend(compressor.compress(&group)?);
+        let group = format!("group: part({name}, {at}, {}), group_bytes: {group_bytes}", compressed.len());
+        parts.extend(places.iter().map(|(start, bytes)| format!("Part {{ {group}, start: {start}, bytes: {bytes} }}")));
+    }
+    Ok(parts)
 }
 
 /// The version of ptxas, such as `ptxas 13.5, V13.5.37`.

@@ -20,7 +20,11 @@ pub struct Module {
     /// Bytes of its PTX.
     pub bytes: usize,
     /// The PTX, compressed by zlib.
+    #[cfg(not(feature = "machine-code"))]
     compressed: &'static [u8],
+    /// The PTX, in a group with that of other modules.
+    #[cfg(feature = "machine-code")]
+    ptx: Part,
     /// Machine code, in any order.
     #[cfg(feature = "machine-code")]
     cubins: &'static [Cubin],
@@ -34,6 +38,13 @@ struct Cubin {
     capability: (i32, i32),
     /// Whether its kernels first wait for the work ahead (`dependent`).
     waits: bool,
+    code: Part,
+}
+
+/// A part of a group that is compressed as a whole.
+#[cfg(feature = "machine-code")]
+#[derive(Clone, Copy)]
+struct Part {
     /// The group, compressed by zstd, and its size in bytes.
     group: &'static [u8],
     group_bytes: usize,
@@ -43,17 +54,20 @@ struct Cubin {
 }
 
 #[cfg(feature = "machine-code")]
+impl Part {
+    /// The bytes; `None` if the embedded ones are damaged. Decompressing a group of 1 MiB takes .4 ms (EPYC,
+    /// 2026-11-28).
+    fn get(&self) -> Option<Vec<u8>> {
+        let group = zstd::bulk::decompress(self.group, self.group_bytes).ok()?;
+        group.get(self.start..self.start.checked_add(self.bytes)?).map(<[u8]>::to_vec)
+    }
+}
+
+#[cfg(feature = "machine-code")]
 impl Cubin {
     /// Whether devices of a compute capability run it: those of its generation which are not older.
     fn runs_on(&self, (major, minor): (i32, i32)) -> bool {
         major == self.capability.0 && minor >= self.capability.1
-    }
-
-    /// The bytes; `None` if the embedded ones are damaged. Decompressing a group of 1 MiB takes .4 ms (EPYC,
-    /// 2026-11-28).
-    fn code(&self) -> Option<Vec<u8>> {
-        let group = zstd::bulk::decompress(self.group, self.group_bytes).ok()?;
-        group.get(self.start..self.start.checked_add(self.bytes)?).map(<[u8]>::to_vec)
     }
 }
 
@@ -66,6 +80,9 @@ pub struct Refusal {
 impl Module {
     /// The PTX; `None` if the embedded bytes are damaged.
     pub fn text(&self) -> Option<Vec<u8>> {
+        #[cfg(feature = "machine-code")]
+        return self.ptx.get();
+        #[cfg(not(feature = "machine-code"))]
         miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.compressed, self.bytes)
             .ok()
             .filter(|text| text.len() == self.bytes)
@@ -74,7 +91,7 @@ impl Module {
     /// Machine code for devices of a compute capability; `None` if the module has none.
     fn machine_code(&self, capability: (i32, i32), waits: bool) -> Option<Vec<u8>> {
         #[cfg(feature = "machine-code")]
-        return self.cubins.iter().find(|cubin| cubin.waits == waits && cubin.runs_on(capability))?.code();
+        return self.cubins.iter().find(|cubin| cubin.waits == waits && cubin.runs_on(capability))?.code.get();
         #[cfg(not(feature = "machine-code"))]
         {
             let _ = (capability, waits);
@@ -210,10 +227,7 @@ mod tests {
             let cubin = |capability, waits, start| Cubin {
                 capability,
                 waits,
-                group: compressed,
-                group_bytes: group.len(),
-                start,
-                bytes: 9,
+                code: Part { group: compressed, group_bytes: group.len(), start, bytes: 9 },
             };
             let cubins = [((8, 0), false, 0), ((9, 0), false, 10), ((9, 0), true, 20)]
                 .map(|(capability, waits, start)| cubin(capability, waits, start));
@@ -243,10 +257,10 @@ mod tests {
             assert!(form == Form::Ptx && String::from_utf8(image).unwrap().contains("griddepcontrol.wait"));
             let whole = module();
             let damage: [fn(&mut Cubin); 4] = [
-                |cubin| cubin.group = &cubin.group[1..],
-                |cubin| cubin.group = &cubin.group[..cubin.group.len() - 1],
-                |cubin| cubin.start = cubin.group_bytes - 8,
-                |cubin| cubin.bytes = usize::MAX,
+                |cubin| cubin.code.group = &cubin.code.group[1..],
+                |cubin| cubin.code.group = &cubin.code.group[..cubin.code.group.len() - 1],
+                |cubin| cubin.code.start = cubin.code.group_bytes - 8,
+                |cubin| cubin.code.bytes = usize::MAX,
             ];
             for damage in damage {
                 let mut cubins = whole.cubins.to_vec();
@@ -260,7 +274,8 @@ mod tests {
         fn every_module_has_machine_code_for_every_architecture() {
             for module in MODULES {
                 for ((major, minor), forms) in [((8, 0), 1), ((9, 0), 2), ((10, 0), 2), ((12, 0), 2)] {
-                    if module.target == "sm_90a" && major != 9 {
+                    // Modules with clusters run from compute capability 9.0 on.
+                    if module.target == "sm_90a" && major != 9 || module.target == "sm_90" && major < 9 {
                         continue;
                     }
                     for waits in [false, true].into_iter().take(forms) {
