@@ -20,8 +20,8 @@ pub struct Args {
 /// A case: rows, columns and k.
 type Shape = (usize, usize, usize);
 
-/// From rows that fit in the L2 cache to one row that fills a tenth of the memory, and few long rows as sparse attention
-/// has them; k across every size of queue, and past it.
+/// From rows that fit in the L2 cache to one row that fills a tenth of the memory, and few long rows as sparse
+/// attention has them; k across every size of queue, and past it.
 const SHAPES: &[Shape] = &[
     (10_000, 1_000, 10),
     (10_000, 1_000, 100),

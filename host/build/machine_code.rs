@@ -23,8 +23,8 @@ use super::kernels::write_if_changed;
 /// generation.
 const ARCHS: [(GpuArch, (i32, i32)); 4] =
     [(GpuArch::Sm80, (8, 0)), (GpuArch::Sm90, (9, 0)), (GpuArch::Sm100, (10, 0)), (GpuArch::Sm120, (12, 0))];
-/// Most bytes of a group, unless one module has more: as much as loading a module decompresses. Groups of twice the size
-/// would make the wheel smaller by .5 MB.
+/// Most bytes of a group, unless one module has more: as much as loading a module decompresses. Groups of twice the
+/// size would make the wheel smaller by .5 MB.
 const GROUP_BYTES: usize = 2 << 20;
 /// Level of compression of zstd; 22, the last, saves 5 kB.
 const LEVEL: i32 = 19;
@@ -110,8 +110,8 @@ pub fn write(modules: &[(String, String)], out: &Path) -> Result<MachineCode, Bo
     Ok(MachineCode { rows, table })
 }
 
-/// Appends groups of the `items` to `compressed`, the bytes of the constant `name`. Returns the text of the part of each
-/// item.
+/// Appends groups of the `items` to `compressed`, the bytes of the constant `name`. Returns the text of the part of
+/// each item.
 pub fn grouped<'a>(
     items: impl Iterator<Item = &'a [u8]>,
     name: &str,

@@ -50,10 +50,11 @@
 //! 10.8 ms.
 //!
 //! # What lost
-//! - A loop of its own for rows of one chunk, loads by 36 instructions instead of 52, and shorter descriptors: some 30 of
-//!   224 instructions fewer. Predicted: 10 % for k = 1. Measured (two rounds in turn, 2026-11-29): 2.5 % for k = 1, 1 % for
-//!   k = 10 and 100, and nothing for f16 copies. A multiprocessor could issue the instructions of a tile in less time than
-//!   its tensor cores multiply one. So the wait for a product, while few other warps have work, is the limit now.
+//! - A loop of its own for rows of one chunk, loads by 36 instructions instead of 52, and shorter descriptors: some 30
+//!   of 224 instructions fewer. Predicted: 10 % for k = 1. Measured (two rounds in turn, 2026-11-29): 2.5 % for k = 1,
+//!   1 % for k = 10 and 100, and nothing for f16 copies. A multiprocessor issues the instructions of a tile in some
+//!   450 cycles, and its tensor cores need some 630 for one at their full rate. So waits, and not instructions, are
+//!   probably the limit now.
 //! - Half a tile multiplied while the other half is used (two products of 64 columns in flight by turns): 4.6 ms for k
 //!   = 1. The products overlapped, but there were 396 instructions, and still two a cycle.
 
