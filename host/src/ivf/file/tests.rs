@@ -260,7 +260,12 @@ fn what_contradicts_itself_is_refused_by_name() {
     };
     assert_eq!(patched(flat(), 8, &[2]), FileDefect::Version { found: 2, known: 1 });
     assert_eq!(patched(flat(), 12, &[5]), FileDefect::BadHeader("unknown element type"));
-    assert_eq!(patched(flat(), 16, &[3]), FileDefect::BadHeader("unknown metric"));
+    assert_eq!(patched(flat(), 16, &[4]), FileDefect::BadHeader("unknown metric"));
+    // Hamming is the metric of bytes in an exact index only.
+    let no_bits = inconsistent("a metric that vectors of this type in this kind of index do not have");
+    assert_eq!(patched(flat(), 16, &[3]), no_bits);
+    let bytes = Sample::new(ElementType::U8, Encoding::Flat, 4, &[2, 3]);
+    assert_eq!(patched(bytes, 16, &[3]), no_bits);
     assert_eq!(patched(flat(), 20, &[4]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(flat(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(coded(), 32, &[2]), FileDefect::BadHeader("unknown encoding"));
