@@ -10,8 +10,8 @@
 ///
 /// let error = "euclid".parse::<Metric>().unwrap_err();
 /// assert_eq!(error.text(), "euclid");
-/// assert_eq!(error.known(), ["l2", "ip", "cosine"]);
-/// assert_eq!(error.to_string(), "'euclid' is not a metric; known are l2, ip, cosine");
+/// assert_eq!(error.known(), ["l2", "ip", "cosine", "hamming"]);
+/// assert_eq!(error.to_string(), "'euclid' is not a metric; known are l2, ip, cosine, hamming");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {kind}; known are {}", known.join(", "))]
