@@ -6,9 +6,9 @@ use std::sync::{PoisonError, RwLock, TryLockError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use warpann::element::ElementType;
+use warpann::flat::FaissBits;
 use warpann::graph::hnsw::HnswInfo;
 use warpann::io::Open;
-use warpann::flat::FaissBits;
 use warpann::ivf::{Encoding, FaissInfo};
 use warpann::{
     AnyIndex, FlatIndex, GraphIndex, IndexInfo, IndexKind, IvfIndex, Metric, Placement, SearchOptions,
