@@ -67,7 +67,7 @@ def test_attributes_are_the_numbers_of_the_fault() -> None:
     error = raised(lambda: index.search(np.zeros(4), 2**60))
     assert (type(error), error.queries, error.k) == (errors.ResultTooLarge, 1, 2**60)
     error = raised(lambda: warpann.FlatIndex(4, metric="euclid"))
-    assert (error.text, error.known) == ("euclid", ("l2", "ip", "cosine"))
+    assert (error.text, error.known) == ("euclid", ("l2", "ip", "cosine", "hamming"))
     error = raised(lambda: warpann.FlatIndex(4, device="cpu+cpu,cpu"))
     assert isinstance(error, errors.UnknownName)
     error = raised(lambda: warpann.load("/no/such/file"))
