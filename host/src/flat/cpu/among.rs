@@ -36,7 +36,7 @@ pub(super) enum Among<'a> {
 }
 
 /// Number of rows that are fetched ahead of the one that is copied.
-pub(super) const AHEAD: usize = 8;
+const AHEAD: usize = 8;
 
 impl<'a> Among<'a> {
     /// The rows whose bits are set, of `rows` rows; all rows if there are no bits. A search for `queries` queries lists
@@ -74,6 +74,20 @@ impl<'a> Among<'a> {
     }
 }
 
+/// The listed rows in the order of the list, with those that follow fetched meanwhile.
+pub(super) fn fetched_ahead<'a, T: 'a>(
+    listed: &'a [u32],
+    row: impl Fn(u32) -> &'a [T] + 'a,
+) -> impl Iterator<Item = &'a [T]> {
+    listed.iter().take(AHEAD).for_each(|&number| prefetch(row(number)));
+    listed.iter().enumerate().map(move |(at, &number)| {
+        if let Some(&later) = listed.get(at + AHEAD) {
+            prefetch(row(later));
+        }
+        row(number)
+    })
+}
+
 /// Memory of a tile of listed rows.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
@@ -88,15 +102,9 @@ impl Gathered {
     pub(super) fn tile<T: Element>(&mut self, index: &FlatCpu<T>, listed: &[u32]) -> (Tile<'_>, f32) {
         let dim = index.dim;
         self.rows.resize(listed.len() * dim, 0.0);
-        listed.iter().take(AHEAD).for_each(|&row| prefetch(index.row(row)));
-        let mut largest = 0.0f32;
-        for (at, (to, &row)) in self.rows.chunks_exact_mut(dim).zip(listed).enumerate() {
-            if let Some(&later) = listed.get(at + AHEAD) {
-                prefetch(index.row(later));
-            }
-            convert(index.row(row), to);
-            largest = largest.max(index.largest[row as usize / BLOCK]);
-        }
+        let rows = fetched_ahead(listed, |row| index.row(row));
+        rows.zip(self.rows.chunks_exact_mut(dim)).for_each(|(row, to)| convert(row, to));
+        let largest = listed.iter().map(|&row| index.largest[row as usize / BLOCK]).fold(0.0, f32::max);
         let gather = |to: &mut Vec<f32>, from: &[f32]| {
             to.clear();
             if !from.is_empty() {

@@ -7,14 +7,14 @@
 //! nq · n · d bytes are compared, 64 at a time with AVX-512, from a tile of 256 rows in the L1 cache. Memory: the
 //! vectors.
 
-use super::among::{AHEAD, Among};
-use super::group::{Collected, Comparison, Rows, ScanPlan};
+use super::among::{Among, fetched_ahead};
+use super::group::{Collected, Comparison, GroupTile, Rows, ScanPlan};
 use crate::device::open::describe_cpu;
 use crate::flat::backend::{FlatBackend, runs_of};
 use crate::product::cpu::bits::BitCount;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Candidates, Judge};
-use crate::product::cpu::collect::{Ball, Collect, CollectedTile, Collecting};
+use crate::product::cpu::collect::{Ball, Collect, Collecting};
 use crate::product::cpu::panels::Survivors;
 use crate::product::cpu::{DEFAULT_BUDGET, tile_rows};
 use crate::search_options::SearchRequest;
@@ -189,19 +189,14 @@ impl Comparison for Counted<'_> {
             Rows::Range(range, _) => (&index.rows[range.start * index.dim..range.end * index.dim], range.start as u32),
             Rows::Listed(listed) => {
                 gathered.clear();
-                listed.iter().take(AHEAD).for_each(|&row| prefetch(index.row(row)));
-                for (at, &row) in listed.iter().enumerate() {
-                    if let Some(&later) = listed.get(at + AHEAD) {
-                        prefetch(index.row(later));
-                    }
-                    gathered.extend_from_slice(index.row(row));
-                }
+                fetched_ahead(listed, |row| index.row(row)).for_each(|row| gathered.extend_from_slice(row));
                 (&gathered[..], 0)
             }
         };
         distances.resize(tile.len() / index.dim, 0);
         let Collected { limits, found } = to;
-        let mut to = Collecting { bounds: &self.bounds, limits, found, tile: CountedTile { queries: self, rows } };
+        let of = GroupTile { queries: self, rows, largest: 0.0 };
+        let mut to = Collecting { bounds: &self.bounds, limits, found, tile: of };
         for number in 0..self.queries() {
             index.count.differences(self.query(number), tile, distances);
             offer(number, distances, first, &mut to);
@@ -224,34 +219,6 @@ fn offer(query: usize, distances: &[u64], first: u32, to: &mut impl Survivors) {
         {
             threshold = lower;
         }
-    }
-}
-
-/// A tile of the base, for all queries of the group.
-struct CountedTile<'a, 'q> {
-    queries: &'a Counted<'q>,
-    rows: &'a Rows<'a>,
-}
-
-impl CollectedTile for CountedTile<'_, '_> {
-    fn query(&self, packed: usize) -> usize {
-        packed
-    }
-
-    fn error(&self, _: &QueryBound) -> f64 {
-        0.0
-    }
-
-    fn accepts(&self, id: u32) -> bool {
-        self.rows.accepts(id)
-    }
-
-    fn row(&self, id: u32) -> u32 {
-        self.rows.row(id)
-    }
-
-    fn judge(&mut self, query: usize) -> impl Judge {
-        self.queries.judge(query)
     }
 }
 

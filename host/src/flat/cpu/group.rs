@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::among::Among;
 use crate::parallel::{Loop, ParallelSlice, owned};
+use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
-use crate::product::cpu::collect::{Ball, Collect, merged};
+use crate::product::cpu::collect::{Ball, Collect, CollectedTile, merged};
 use crate::product::cpu::{BLOCK, TILE_BYTES};
 use crate::{Bitset, Metric, NONE, RangeNeighbors, Result, host_memory};
 
@@ -150,6 +151,36 @@ pub(super) trait Comparison: Sync {
     fn compare<C: Collect>(&self, rows: &Rows<'_>, to: Collected<'_, C>, scratch: &mut Self::Scratch);
     /// The judge for a query.
     fn judge(&self, query: usize) -> impl Judge;
+}
+
+/// A tile of the base, for all queries of a group.
+pub(super) struct GroupTile<'a, Q> {
+    pub(super) queries: &'a Q,
+    pub(super) rows: &'a Rows<'a>,
+    /// Largest norm of the blocks of the rows. Exact scores have no use for it.
+    pub(super) largest: f32,
+}
+
+impl<Q: Comparison> CollectedTile for GroupTile<'_, Q> {
+    fn query(&self, packed: usize) -> usize {
+        packed
+    }
+
+    fn error(&self, bound: &QueryBound) -> f64 {
+        if Q::EXACT { 0.0 } else { bound.error(self.largest) }
+    }
+
+    fn accepts(&self, id: u32) -> bool {
+        self.rows.accepts(id)
+    }
+
+    fn row(&self, id: u32) -> u32 {
+        self.rows.row(id)
+    }
+
+    fn judge(&mut self, query: usize) -> impl Judge {
+        self.queries.judge(query)
+    }
 }
 
 /// A group of queries, and the rows among which it searches.

@@ -1,12 +1,12 @@
 //! Vectors of numbers: scores in f32 by products, with a bound of their error.
 
 use super::among::Gathered;
-use super::group::{Collected, Comparison, Rows};
+use super::group::{Collected, Comparison, GroupTile, Rows};
 use super::rows::FlatCpu;
 use crate::flat::backend::FlatBackend;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::Judge;
-use crate::product::cpu::collect::{Collect, CollectedTile, Collecting};
+use crate::product::cpu::collect::{Collect, Collecting};
 use crate::product::cpu::exact;
 use crate::product::cpu::panels::Panels;
 use crate::product::cpu::scan::Tile;
@@ -74,7 +74,7 @@ impl<T: Element> Comparison for Packed<'_, T> {
             Rows::Listed(listed) => scratch.gathered.tile(index, listed),
         };
         let Collected { limits, found } = to;
-        let of = ScannedTile { queries: self, largest, rows };
+        let of = GroupTile { queries: self, rows, largest };
         self.panels.scan(&tile, &mut Collecting { bounds: &self.queries.bounds, limits, found, tile: of });
     }
 
@@ -86,36 +86,6 @@ impl<T: Element> Comparison for Packed<'_, T> {
             square: self.queries.squares[query],
             scratch: Vec::new(),
         }
-    }
-}
-
-/// A tile of the base, for all queries of the group.
-struct ScannedTile<'a, 'q, T: Element> {
-    queries: &'a Packed<'q, T>,
-    /// Largest norm of the blocks of the rows.
-    largest: f32,
-    rows: &'a Rows<'a>,
-}
-
-impl<T: Element> CollectedTile for ScannedTile<'_, '_, T> {
-    fn query(&self, packed: usize) -> usize {
-        packed
-    }
-
-    fn error(&self, bound: &QueryBound) -> f64 {
-        bound.error(self.largest)
-    }
-
-    fn accepts(&self, id: u32) -> bool {
-        self.rows.accepts(id)
-    }
-
-    fn row(&self, id: u32) -> u32 {
-        self.rows.row(id)
-    }
-
-    fn judge(&mut self, query: usize) -> impl Judge {
-        self.queries.judge(query)
     }
 }
 
