@@ -41,8 +41,7 @@ use warpann_kernels::graph::distance::scale_for_norm;
 
 use bytemuck::cast_slice;
 
-use crate::metric::differing_bits_of;
-use crate::product::cpu::bits::BitCount;
+use crate::metric::{differing_bits, differing_bits_of};
 use crate::product::cpu::convert;
 use crate::simd::{Isa, prefetch};
 use crate::vectors::{VectorSlice, with_components};
@@ -246,7 +245,7 @@ fn of_all_bytes<T: Byte>(
                 let norms = query_norm * norm(y);
                 key(if norms == 0.0 { 0.0 } else { -(integer(query, y, Term::Product) as f32) / norms })
             }
-            Metric::Hamming => clamped(BitCount::detect().difference(cast_slice(query), cast_slice(y)) as i64),
+            Metric::Hamming => clamped(differing_bits(cast_slice(query), cast_slice(y)) as i64),
         });
     }
 }
