@@ -77,10 +77,12 @@ pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>
         // No HNSW file at all.
         Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. }) => {
             let info = match FaissInfo::read(input) {
-                Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. }) if FaissBits::read(input).is_ok() => {
-                    return of_bits(input, out, to, metric);
+                Ok(info) => info,
+                Err(error @ Error::BadFile { defect: FileDefect::BadHeader(_), .. }) => {
+                    let bits = FaissBits::read(input).map_err(|_| error)?;
+                    return of_bits(input, bits, out, to, metric);
                 }
-                info => info?,
+                Err(error) => return Err(error.into()),
             };
             let builder = IvfIndex::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
             let builder = builder.device(Device::Cpu);
@@ -101,13 +103,13 @@ fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexForm
     }
 }
 
-/// Converts a file of bits of FAISS.
-fn of_bits(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
+/// As [`convert`], of a file of bits of FAISS.
+fn of_bits(input: &Path, shape: FaissBits, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
     if let Some(other) = metric.filter(|metric| !metric.compares_bits()) {
         let message = format!("{}: a file of bits, whose metric is hamming, not {other}", input.display());
         return Err(Failure::Message(message));
     }
-    let builder = FlatIndex::builder(FaissBits::read(input)?.dim).device(Device::Cpu);
+    let builder = FlatIndex::builder(shape.dim).device(Device::Cpu);
     write_bits(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, out, to)
 }
 
