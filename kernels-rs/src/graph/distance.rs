@@ -2,7 +2,7 @@
 //! `graph::distance` has the definition, and its path on a CPU.
 //!
 //! [`TEAM`] lanes read a vector. Of bytes a lane reads 16 at a time, and four are multiplied by one instruction: ‖x −
-//! y‖² = x·x + y·y − 2 x·y.
+//! y‖² = x·x + y·y − 2 x·y. Of bits it reads 128 at a time, and counts those in which 32 differ by two instructions.
 //!
 //! Of each 32 components lane t has components 4t .. 4t + 4, so it has four of the 32 partial sums. It adds these by a
 //! balanced tree, and three shuffles add those of the lanes. Rows are padded with zeros to a multiple of four
@@ -15,7 +15,7 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK, Shuffle, shuffle_xor};
 use cuda_std::{thread, unroll};
 
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Element, Row, RowKey};
 use crate::product::metric::Metric;
 
 /// Number of lanes that compute a distance.
@@ -24,10 +24,10 @@ pub const TEAM: u32 = 8;
 pub const SUMS: u32 = 32;
 
 /// Number of words that a query takes in shared memory.
-pub const fn words(element: ElementKey, stride: u32) -> u32 {
-    match element {
-        ElementKey::F32 | ElementKey::F16 | ElementKey::Bf16 => stride.next_multiple_of(SUMS),
-        ElementKey::U8 | ElementKey::I8 => stride.next_multiple_of(16) / 4,
+pub const fn words(content: RowKey, stride: u32) -> u32 {
+    match content {
+        RowKey::F32 | RowKey::F16 | RowKey::Bf16 => stride.next_multiple_of(SUMS),
+        RowKey::U8 | RowKey::I8 | RowKey::Bits => stride.next_multiple_of(16) / 4,
     }
 }
 
@@ -49,8 +49,9 @@ pub fn scale_for_norm(square: f32) -> f32 {
 /// Number of loads of a row that a lane has in flight.
 const AHEAD: usize = 4;
 
-/// An element type of vectors that walks compare. `ROWS` vectors are read at a time by each team.
-pub trait Compared: Element {
+/// Vectors that walks compare. `ROWS` vectors are read at a time by each team. A unit of a row is a component, or eight
+/// bits.
+pub trait Compared: Row {
     /// Stores a query in shared memory, as [`key`](Self::key) takes it, but not divided by its norm: each component as
     /// f32, with zeros up to a multiple of [`SUMS`], or the bytes. The `threads` of the block share the work. A thread
     /// that reads other threads' words needs a barrier before.
@@ -60,8 +61,8 @@ pub trait Compared: Element {
     /// multiple of [`SUMS`].
     unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32);
 
-    /// The name of the type.
-    const KEY: ElementKey;
+    /// The name of the content.
+    const KEY: RowKey;
 
     /// The part of the keys of a query that does not depend on rows. All 32 lanes arrive.
     ///
@@ -95,7 +96,7 @@ pub trait Compared: Element {
 macro_rules! floats {
     ($($element:ident)*) => {$(
         impl Compared for element::$element {
-            const KEY: ElementKey = ElementKey::$element;
+            const KEY: RowKey = RowKey::$element;
 
             #[inline(always)]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
@@ -140,16 +141,12 @@ floats!(F32 F16 Bf16);
 macro_rules! bytes {
     ($($element:ident: $sum:ty, $dot:path, |$product:ident| $descending:expr;)*) => {$(
         impl Compared for element::$element {
-            const KEY: ElementKey = ElementKey::$element;
+            const KEY: RowKey = RowKey::$element;
 
             #[inline(always)]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
-                let mut word = thread::thread_idx_x();
-                while word < stride / 4 {
-                    // SAFETY: the word is in the query, and there is room for it.
-                    unsafe { to.add(word).store(global::load_nc(query.cast::<u32>().wrapping_add(word as usize))) };
-                    word += threads;
-                }
+                // SAFETY: as the caller promises.
+                unsafe { store_bytes(query.cast(), stride, to, threads) }
             }
 
             #[inline(always)]
@@ -174,36 +171,14 @@ macro_rules! bytes {
                 lane_in_team: u32,
             ) -> u32 {
                 let (mut xy, mut yy) = ([0u32; ROWS], [0u32; ROWS]);
-                let quads = stride / 16;
-                // Sums of integers are exact, so their order does not matter.
-                let mut add = |quad: u32| {
-                    let (mut x, mut y) = ([0; 4], [[0; 4]; ROWS]);
-                    if quad < quads {
-                        // SAFETY: the quad is in the query and in the rows.
-                        unsafe {
-                            unroll::<ROWS>(|r| {
-                                y[r] = global::load_nc(rows[r].cast::<U32x4>().wrapping_add(quad as usize)).0;
-                            });
-                            x = query.add(4 * quad).cast::<U32x4>().load().0;
-                        }
-                    }
-                    // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers
-                    // than there are.
-                    warp::sync_warp(FULL_MASK);
-                    unroll::<4>(|e| {
-                        unroll::<ROWS>(|r| {
-                            xy[r] = $dot(x[e], y[r][e], xy[r] as $sum) as u32;
-                            yy[r] = $dot(y[r][e], y[r][e], yy[r] as $sum) as u32;
-                        });
+                let add = |x: u32, y: [u32; ROWS]| {
+                    unroll::<ROWS>(|r| {
+                        xy[r] = $dot(x, y[r], xy[r] as $sum) as u32;
+                        yy[r] = $dot(y[r], y[r], yy[r] as $sum) as u32;
                     });
                 };
-                // Vectors of up to 128 bytes need no loop.
-                add(lane_in_team);
-                let mut quad = TEAM;
-                while quad < quads {
-                    add(quad + lane_in_team);
-                    quad += TEAM;
-                }
+                // SAFETY: as the caller promises.
+                unsafe { each_word(query, rows.map(|row| row.cast()), stride, lane_in_team, add) };
                 let team_sum = |sums| of_row::<u32, ROWS>(sums, lane_in_team, u32::wrapping_add);
                 match metric {
                     Metric::L2 => {
@@ -231,6 +206,97 @@ bytes! {
     U8: u32, dot4_u8, |product| !product;
     // Signed products order as unsigned numbers with the sign bit inverted.
     I8: i32, dot4_i8, |product| !(product ^ 1 << 31);
+}
+
+impl Compared for element::Bits {
+    const KEY: RowKey = RowKey::Bits;
+
+    #[inline(always)]
+    unsafe fn store(query: *const u8, stride: u32, to: SharedPtr<u32>, threads: u32) {
+        // SAFETY: as the caller promises.
+        unsafe { store_bytes(query, stride, to, threads) }
+    }
+
+    #[inline(always)]
+    unsafe fn own(_: SharedPtr<u32>, _: u32, _: u32) -> u32 {
+        0
+    }
+
+    /// The number of bits in which query and row differ: of bits, all metrics but squared L2 are refused by the host.
+    #[inline(always)]
+    unsafe fn key<const ROWS: usize>(
+        _: Metric,
+        (query, _): (SharedPtr<u32>, u32),
+        rows: [*const u8; ROWS],
+        stride: u32,
+        lane_in_team: u32,
+    ) -> u32 {
+        let mut sums = [0u32; ROWS];
+        let add = |x: u32, y: [u32; ROWS]| unroll::<ROWS>(|r| sums[r] += (x ^ y[r]).count_ones());
+        // SAFETY: as the caller promises.
+        unsafe { each_word(query, rows, stride, lane_in_team, add) };
+        of_row(sums, lane_in_team, u32::wrapping_add)
+    }
+
+    #[inline(always)]
+    unsafe fn normalise(_: SharedPtr<u32>, _: u32, _: u32) {}
+}
+
+/// Copies a query of bytes to shared memory. The `threads` of the block share the work.
+///
+/// # Safety
+/// As [`Compared::store`].
+#[inline(always)]
+unsafe fn store_bytes(query: *const u8, stride: u32, to: SharedPtr<u32>, threads: u32) {
+    let mut word = thread::thread_idx_x();
+    while word < stride / 4 {
+        // SAFETY: the word is in the query, and there is room for it.
+        unsafe { to.add(word).store(global::load_nc(query.cast::<u32>().wrapping_add(word as usize))) };
+        word += threads;
+    }
+}
+
+/// Calls `add` with each word of the query that a lane has, and the words of the rows in its place, or with zeros.
+/// Sums of integers are exact, so the order does not matter. All 32 lanes arrive.
+///
+/// # Safety
+/// As [`Compared::key`].
+#[inline(always)]
+unsafe fn each_word<const ROWS: usize>(
+    query: SharedPtr<u32>,
+    rows: [*const u8; ROWS],
+    stride: u32,
+    lane_in_team: u32,
+    mut add: impl FnMut(u32, [u32; ROWS]),
+) {
+    let quads = stride / 16;
+    let mut quad_of = |quad: u32| {
+        let (mut x, mut y) = ([0; 4], [[0; 4]; ROWS]);
+        if quad < quads {
+            // SAFETY: the quad is in the query and in the rows.
+            unsafe {
+                unroll::<ROWS>(|r| {
+                    y[r] = global::load_nc(rows[r].cast::<U32x4>().wrapping_add(quad as usize)).0;
+                });
+                x = query.add(4 * quad).cast::<U32x4>().load().0;
+            }
+        }
+        // Nothing else keeps the compiler from unrolling the loop, whose loads then need more registers than there
+        // are.
+        warp::sync_warp(FULL_MASK);
+        unroll::<4>(|e| {
+            let mut of_rows = [0; ROWS];
+            unroll::<ROWS>(|r| of_rows[r] = y[r][e]);
+            add(x[e], of_rows);
+        });
+    };
+    // Vectors of up to 128 bytes need no loop.
+    quad_of(lane_in_team);
+    let mut quad = TEAM;
+    while quad < quads {
+        quad_of(quad + lane_in_team);
+        quad += TEAM;
+    }
 }
 
 /// The row of which a lane of a team gets the sum or the key: of two rows by the lowest bit of the lane, of four by its

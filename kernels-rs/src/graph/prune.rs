@@ -25,7 +25,7 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
 use crate::graph::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
-use crate::product::element::{self, ElementKey};
+use crate::product::element::{self, RowKey};
 use crate::product::metric::Metric;
 
 /// Number of threads of a block, which is one warp, in `Prune` and `Join`.
@@ -45,15 +45,16 @@ const EDGE_THREADS: u32 = 256;
 /// # Safety
 /// The arrays are as long as the fields say. Nodes and candidates are rows.
 #[kernel(
-    key = ElementKey,
+    key = RowKey,
     max_threads = 32,
     min_blocks = 24,
     // With 24 blocks there are not enough registers on sm_120.
-    ElementKey::F32 => prune_f32(max_threads = 32, min_blocks = 20) = prune::<element::F32>,
-    ElementKey::F16 => prune_f16 = prune::<element::F16>,
-    ElementKey::Bf16 => prune_bf16 = prune::<element::Bf16>,
-    ElementKey::U8 => prune_u8 = prune::<element::U8>,
-    ElementKey::I8 => prune_i8 = prune::<element::I8>,
+    RowKey::F32 => prune_f32(max_threads = 32, min_blocks = 20) = prune::<element::F32>,
+    RowKey::F16 => prune_f16 = prune::<element::F16>,
+    RowKey::Bf16 => prune_bf16 = prune::<element::Bf16>,
+    RowKey::U8 => prune_u8 = prune::<element::U8>,
+    RowKey::I8 => prune_i8 = prune::<element::I8>,
+    RowKey::Bits => prune_bits = prune::<element::Bits>,
 )]
 #[derive(Default)]
 pub struct Prune {

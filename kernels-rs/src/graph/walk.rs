@@ -87,7 +87,7 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
 use crate::NO_ROW;
 use crate::graph::distance::{self, Compared, TEAM, is_first_of_row, row_of};
 use crate::graph::tolerance::Tolerance;
-use crate::product::element::{self, ElementKey};
+use crate::product::element::{self, RowKey};
 use crate::product::metric::Metric;
 
 /// The threads that walk for a query.
@@ -166,24 +166,27 @@ const MOST_SLOTS: u32 = 1 << 12;
 /// # Safety
 /// The arrays are as long as the fields say. Edges and start nodes are rows. `slots` is a power of two.
 #[kernel(
-    key = (ElementKey, PerQuery),
+    key = (RowKey, PerQuery),
     max_threads = 256,
     // The first number is that of vectors which a team of lanes reads at a time, the second that of threads.
-    (ElementKey::F32, PerQuery::Block) => walk_f32(min_blocks = 2) = walk::<element::F32, 2, 256>,
-    (ElementKey::F16, PerQuery::Block) => walk_f16(min_blocks = 2) = walk::<element::F16, 2, 256>,
-    (ElementKey::Bf16, PerQuery::Block) => walk_bf16(min_blocks = 2) = walk::<element::Bf16, 2, 256>,
-    (ElementKey::U8, PerQuery::Block) => walk_u8(min_blocks = 2) = walk::<element::U8, 4, 256>,
-    (ElementKey::I8, PerQuery::Block) => walk_i8(min_blocks = 2) = walk::<element::I8, 4, 256>,
-    (ElementKey::F32, PerQuery::Pair) => walk_wide_f32(max_threads = 64, min_blocks = 10) = walk::<element::F32, 2, 64>,
-    (ElementKey::F16, PerQuery::Pair) => walk_wide_f16(max_threads = 64, min_blocks = 12) = walk::<element::F16, 2, 64>,
-    (ElementKey::Bf16, PerQuery::Pair) => walk_wide_bf16(max_threads = 64, min_blocks = 12) = walk::<element::Bf16, 2, 64>,
-    (ElementKey::U8, PerQuery::Pair) => walk_wide_u8(max_threads = 64, min_blocks = 12) = walk::<element::U8, 4, 64>,
-    (ElementKey::I8, PerQuery::Pair) => walk_wide_i8(max_threads = 64, min_blocks = 12) = walk::<element::I8, 4, 64>,
-    (ElementKey::F32, PerQuery::Warp) => walk_many_f32(max_threads = 32, min_blocks = 20) = walk::<element::F32, 2, 32>,
-    (ElementKey::F16, PerQuery::Warp) => walk_many_f16(max_threads = 32, min_blocks = 24) = walk::<element::F16, 2, 32>,
-    (ElementKey::Bf16, PerQuery::Warp) => walk_many_bf16(max_threads = 32, min_blocks = 24) = walk::<element::Bf16, 2, 32>,
-    (ElementKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 21) = walk::<element::U8, 4, 32>,
-    (ElementKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 21) = walk::<element::I8, 4, 32>,
+    (RowKey::F32, PerQuery::Block) => walk_f32(min_blocks = 2) = walk::<element::F32, 2, 256>,
+    (RowKey::F16, PerQuery::Block) => walk_f16(min_blocks = 2) = walk::<element::F16, 2, 256>,
+    (RowKey::Bf16, PerQuery::Block) => walk_bf16(min_blocks = 2) = walk::<element::Bf16, 2, 256>,
+    (RowKey::U8, PerQuery::Block) => walk_u8(min_blocks = 2) = walk::<element::U8, 4, 256>,
+    (RowKey::I8, PerQuery::Block) => walk_i8(min_blocks = 2) = walk::<element::I8, 4, 256>,
+    (RowKey::Bits, PerQuery::Block) => walk_bits(min_blocks = 2) = walk::<element::Bits, 4, 256>,
+    (RowKey::F32, PerQuery::Pair) => walk_wide_f32(max_threads = 64, min_blocks = 10) = walk::<element::F32, 2, 64>,
+    (RowKey::F16, PerQuery::Pair) => walk_wide_f16(max_threads = 64, min_blocks = 12) = walk::<element::F16, 2, 64>,
+    (RowKey::Bf16, PerQuery::Pair) => walk_wide_bf16(max_threads = 64, min_blocks = 12) = walk::<element::Bf16, 2, 64>,
+    (RowKey::U8, PerQuery::Pair) => walk_wide_u8(max_threads = 64, min_blocks = 12) = walk::<element::U8, 4, 64>,
+    (RowKey::I8, PerQuery::Pair) => walk_wide_i8(max_threads = 64, min_blocks = 12) = walk::<element::I8, 4, 64>,
+    (RowKey::Bits, PerQuery::Pair) => walk_wide_bits(max_threads = 64, min_blocks = 12) = walk::<element::Bits, 4, 64>,
+    (RowKey::F32, PerQuery::Warp) => walk_many_f32(max_threads = 32, min_blocks = 20) = walk::<element::F32, 2, 32>,
+    (RowKey::F16, PerQuery::Warp) => walk_many_f16(max_threads = 32, min_blocks = 24) = walk::<element::F16, 2, 32>,
+    (RowKey::Bf16, PerQuery::Warp) => walk_many_bf16(max_threads = 32, min_blocks = 24) = walk::<element::Bf16, 2, 32>,
+    (RowKey::U8, PerQuery::Warp) => walk_many_u8(max_threads = 32, min_blocks = 21) = walk::<element::U8, 4, 32>,
+    (RowKey::I8, PerQuery::Warp) => walk_many_i8(max_threads = 32, min_blocks = 21) = walk::<element::I8, 4, 32>,
+    (RowKey::Bits, PerQuery::Warp) => walk_many_bits(max_threads = 32, min_blocks = 21) = walk::<element::Bits, 4, 32>,
 )]
 #[derive(Default)]
 pub struct Walk {
@@ -245,14 +248,14 @@ pub struct Walk {
 
 impl Walk {
     /// One block for each query.
-    pub fn config(&self, element: ElementKey, per_query: PerQuery) -> LaunchConfig {
-        let bytes = Self::shared_bytes(element, self.stride, self.width, self.degree, self.pivot_count, self.slots);
+    pub fn config(&self, content: RowKey, per_query: PerQuery) -> LaunchConfig {
+        let bytes = Self::shared_bytes(content, self.stride, self.width, self.degree, self.pivot_count, self.slots);
         LaunchConfig::linear(self.query_count.into(), per_query.threads()).with_shared(bytes)
     }
 
     /// Shared memory of a block in bytes.
     pub const fn shared_bytes(
-        element: ElementKey,
+        content: RowKey,
         stride: u32,
         width: u32,
         degree: u32,
@@ -261,7 +264,7 @@ impl Walk {
     ) -> u32 {
         let lists = 2 * if width < pivot_count { width } else { pivot_count };
         let longs = 2 * width.next_multiple_of(2) + 2 * PIECE;
-        4 * (COUNTERS + distance::words(element, stride) + most_nodes(degree) + slots + lists) + 8 * longs
+        4 * (COUNTERS + distance::words(content, stride) + most_nodes(degree) + slots + lists) + 8 * longs
     }
 }
 
@@ -846,7 +849,7 @@ unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
     if warp::warp_id() != 0 {
         return;
     }
-    let by_codes = matches!(E::KEY, ElementKey::I8) && launch.by_codes != 0;
+    let by_codes = matches!(E::KEY, RowKey::I8) && launch.by_codes != 0;
     let lane = warp::lane_id();
     let to = places.wrapping_add(thread::block_idx_x() as usize * selected as usize);
     let mut count = 0;

@@ -30,6 +30,7 @@ use crate::NO_ROW;
 use crate::ivf::encoding::{Decode, Operand4, OperandParts, OperandSource, StoredRows};
 use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
+use crate::product::element::F32;
 use crate::product::metric::{Metric, scale_of};
 use crate::product::prepare::raise;
 
@@ -84,7 +85,7 @@ impl GreatestCode {
 /// # Safety
 /// As [`GreatestCode`].
 #[inline(always)]
-unsafe fn greatest_component<D: Decode>(launch: GreatestCode) {
+unsafe fn greatest_component<D: Decode<Query = F32>>(launch: GreatestCode) {
     let GreatestCode { stored, row_lists, row_count, centre, greatest } = launch;
     let stride = stored.dim.next_multiple_of(4);
     let codes = D::of(&stored, stride);
@@ -98,7 +99,7 @@ unsafe fn greatest_component<D: Decode>(launch: GreatestCode) {
             let list = global::load_nc(row_lists.wrapping_add(row as usize));
             let mut quad = if list == NO_ROW { stride } else { lane };
             while quad < stride / 4 {
-                let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
+                let (r, c) = (codes.quad(row, list, quad), centre4(centre, quad));
                 unroll::<4>(|e| most = math::max_f32(most, (r[e] - c[e]).abs()));
                 quad += 32;
             }
@@ -237,7 +238,7 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
         let (mut own, mut of_operand, mut lost, mut of_codes) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
         let mut quad = if list == NO_ROW { stride } else { lane };
         while quad < stride / 4 {
-            let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
+            let (r, c) = (codes.quad(row, list, quad), centre4(centre, quad));
             let held = codes.operand4(OperandSource { parts, down, centre: c }, row, list, quad);
             unroll::<4>(|e| {
                 let v = r[e] as f64 - c[e] as f64;

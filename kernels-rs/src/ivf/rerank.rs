@@ -39,7 +39,7 @@ use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
 use crate::ivf::encoding::{Decode, StoredRows};
 use crate::product::canonical::{BATCH, Quad, over_norms, squares, sums_by};
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::Metric;
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 use crate::select::entry::{self, EMPTY};
@@ -91,20 +91,22 @@ pub enum PerQuery {
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
 /// has a codeword. [`PerQuery::Warp`]: `certificate.selected` ≤ [`WARP_SELECTED`].
 #[kernel(
-    key = (ElementKey, PerQuery),
+    key = (RowKey, PerQuery),
     max_threads = 128,
     min_blocks = 4,
     elsewhere = rerank_kernels,
-    (ElementKey::F32, PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
-    (ElementKey::F16, PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
-    (ElementKey::Bf16, PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
-    (ElementKey::U8, PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
-    (ElementKey::I8, PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
-    (ElementKey::F32, PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
-    (ElementKey::F16, PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
-    (ElementKey::Bf16, PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
-    (ElementKey::U8, PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
-    (ElementKey::I8, PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
+    (RowKey::F32, PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
+    (RowKey::F16, PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
+    (RowKey::Bf16, PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
+    (RowKey::U8, PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
+    (RowKey::I8, PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
+    (RowKey::Bits, PerQuery::Block) => rerank_bits = by_block::<Stored<element::Bits>>,
+    (RowKey::F32, PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
+    (RowKey::F16, PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
+    (RowKey::Bf16, PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
+    (RowKey::U8, PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
+    (RowKey::I8, PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
+    (RowKey::Bits, PerQuery::Warp) => rerank_few_bits = by_warp::<Stored<element::Bits>>,
 )]
 #[derive(Default)]
 pub struct Rerank {
@@ -291,7 +293,7 @@ impl Certificate {
 }
 
 /// A query in the form in which a warp compares it with rows.
-pub(crate) struct Query<E: Element> {
+pub(crate) struct Query<E: Row> {
     components: *const E::Stored,
     quads: u32,
     /// The metric of the distances.
@@ -300,7 +302,7 @@ pub(crate) struct Query<E: Element> {
     squares: f64,
 }
 
-impl<E: Element> Query<E> {
+impl<E: Row> Query<E> {
     /// Number `query` of queries of `stride` components. All 32 lanes arrive, with the same arguments except `lane`.
     ///
     /// # Safety

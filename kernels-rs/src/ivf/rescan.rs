@@ -72,7 +72,7 @@ use crate::ivf::encoding::flat::Stored;
 use crate::ivf::encoding::{Decode, StoredRows};
 use crate::ivf::rerank::{ProbedLists, Query, THREADS};
 use crate::product::canonical::BATCH;
-use crate::product::element::{self, ElementKey};
+use crate::product::element::{self, RowKey};
 use crate::product::metric::Metric;
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::warp_sort;
@@ -111,20 +111,22 @@ pub enum Rescanned {
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
 /// has a codeword. `lists.probed_lists` and `lists.ranks` are present.
 #[kernel(
-    key = (ElementKey, Rescanned),
+    key = (RowKey, Rescanned),
     max_threads = 128,
     min_blocks = 3,
     elsewhere = rescan_kernels,
-    (ElementKey::F32, Rescanned::Neighbors) => rescan_lists_f32 = rescan::<Stored<element::F32>>,
-    (ElementKey::F32, Rescanned::Count) => count_lists_f32 = count::<Stored<element::F32>>,
-    (ElementKey::F16, Rescanned::Neighbors) => rescan_lists_f16 = rescan::<Stored<element::F16>>,
-    (ElementKey::F16, Rescanned::Count) => count_lists_f16 = count::<Stored<element::F16>>,
-    (ElementKey::Bf16, Rescanned::Neighbors) => rescan_lists_bf16 = rescan::<Stored<element::Bf16>>,
-    (ElementKey::Bf16, Rescanned::Count) => count_lists_bf16 = count::<Stored<element::Bf16>>,
-    (ElementKey::U8, Rescanned::Neighbors) => rescan_lists_u8 = rescan::<Stored<element::U8>>,
-    (ElementKey::U8, Rescanned::Count) => count_lists_u8 = count::<Stored<element::U8>>,
-    (ElementKey::I8, Rescanned::Neighbors) => rescan_lists_i8 = rescan::<Stored<element::I8>>,
-    (ElementKey::I8, Rescanned::Count) => count_lists_i8 = count::<Stored<element::I8>>,
+    (RowKey::F32, Rescanned::Neighbors) => rescan_lists_f32 = rescan::<Stored<element::F32>>,
+    (RowKey::F32, Rescanned::Count) => count_lists_f32 = count::<Stored<element::F32>>,
+    (RowKey::F16, Rescanned::Neighbors) => rescan_lists_f16 = rescan::<Stored<element::F16>>,
+    (RowKey::F16, Rescanned::Count) => count_lists_f16 = count::<Stored<element::F16>>,
+    (RowKey::Bf16, Rescanned::Neighbors) => rescan_lists_bf16 = rescan::<Stored<element::Bf16>>,
+    (RowKey::Bf16, Rescanned::Count) => count_lists_bf16 = count::<Stored<element::Bf16>>,
+    (RowKey::U8, Rescanned::Neighbors) => rescan_lists_u8 = rescan::<Stored<element::U8>>,
+    (RowKey::U8, Rescanned::Count) => count_lists_u8 = count::<Stored<element::U8>>,
+    (RowKey::I8, Rescanned::Neighbors) => rescan_lists_i8 = rescan::<Stored<element::I8>>,
+    (RowKey::I8, Rescanned::Count) => count_lists_i8 = count::<Stored<element::I8>>,
+    (RowKey::Bits, Rescanned::Neighbors) => rescan_lists_bits = rescan::<Stored<element::Bits>>,
+    (RowKey::Bits, Rescanned::Count) => count_lists_bits = count::<Stored<element::Bits>>,
 )]
 #[derive(Default)]
 pub struct Rescan {

@@ -9,13 +9,13 @@ use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::graph::prune::Prune;
 use warpann_kernels::graph::walk::{PerQuery, Walk, slots};
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
 use crate::graph::pruned;
-use crate::lists::{METRICS, stored};
+use crate::lists::{METRICS, stored, units};
 
-const KEYS: [ElementKey; 5] = [ElementKey::F32, ElementKey::F16, ElementKey::Bf16, ElementKey::U8, ElementKey::I8];
+const KEYS: [RowKey; 6] = [RowKey::F32, RowKey::F16, RowKey::Bf16, RowKey::U8, RowKey::I8, RowKey::Bits];
 /// Cosines that are as near as this may come in any order: f32 sums of 300 terms have errors of some 2^-20.
 const NEAR: f64 = 1e-5;
 
@@ -32,24 +32,24 @@ fn badness(metric: Metric, x: &[f32], y: &[f32]) -> f64 {
     }
 }
 
-fn is_byte(key: ElementKey) -> bool {
-    matches!(key, ElementKey::U8 | ElementKey::I8)
+/// The metrics of rows with this content: of bits, squared L2 is the number of those that differ.
+fn metrics(key: RowKey) -> &'static [Metric] {
+    if key == RowKey::Bits { &[Metric::L2] } else { &METRICS }
 }
 
-/// `rows` rows of `dim` whole numbers, zero padded to `stride`: bytes from their whole range, floats such that f32 sums
+/// `rows` rows of `dim` whole numbers, zero padded to `stride`: 0 and 1 for bits, bytes from their whole range, floats such that f32 sums
 /// are exact. Rows 1 and 2 are zero and equal to row 0. With `scaled` some rows of floats are so long or short that
 /// squares leave the range of f32.
-fn vectors(random: &mut Random, key: ElementKey, rows: usize, dim: usize, stride: usize, scaled: bool) -> Vec<f32> {
+fn vectors(random: &mut Random, key: RowKey, rows: usize, dim: usize, stride: usize, scaled: bool) -> Vec<f32> {
     let mut all = vec![0.0; rows * stride];
     for (row, values) in all.chunks_mut(stride).enumerate() {
         let power = if scaled { random.pick(&[-100, -80, -41, 0, 60, 64, 100]) } else { 0 };
         for value in &mut values[..dim] {
             *value = match key {
-                ElementKey::U8 => random.below(256) as f32,
-                ElementKey::I8 => random.below(256) as f32 - 128.0,
-                ElementKey::F32 | ElementKey::F16 | ElementKey::Bf16 => {
-                    (random.below(31) as f32 - 15.0) * 2f32.powi(power)
-                }
+                RowKey::U8 => random.below(256) as f32,
+                RowKey::I8 => random.below(256) as f32 - 128.0,
+                RowKey::Bits => random.below(2) as f32,
+                RowKey::F32 | RowKey::F16 | RowKey::Bf16 => (random.below(31) as f32 - 15.0) * 2f32.powi(power),
             };
         }
         if row == 1 {
@@ -64,15 +64,21 @@ fn vectors(random: &mut Random, key: ElementKey, rows: usize, dim: usize, stride
 
 /// Strides around the four components of a lane, the 32 of a team, and the 128 that are loaded together; dimensions
 /// with and without padding.
-fn lengths(key: ElementKey) -> Vec<(usize, usize)> {
-    let multiple = if is_byte(key) { 16 } else { 4 };
+fn lengths(key: RowKey) -> Vec<(usize, usize)> {
+    let multiple = match key {
+        RowKey::Bits => 128,
+        RowKey::U8 | RowKey::I8 => 16,
+        RowKey::F32 | RowKey::F16 | RowKey::Bf16 => 4,
+    };
     let dims = [1, 15, 17, 31, 33, 36, 65, 100, 128, 129, 144, 160, 257, 300];
-    dims.into_iter().map(|dim: usize| (dim, dim.next_multiple_of(multiple))).collect()
+    let longer = [1_000, 1_024, 1_030, 2_500];
+    let longer = if key == RowKey::Bits { &longer[..] } else { &[] };
+    dims.iter().chain(longer).map(|&dim| dim).map(|dim: usize| (dim, dim.next_multiple_of(multiple))).collect()
 }
 
 /// The nodes that a walk from all rows finds for each query, nearest first.
 fn sorted_by_walks(
-    key: ElementKey,
+    key: RowKey,
     per_query: PerQuery,
     metric: Metric,
     stride: usize,
@@ -88,7 +94,7 @@ fn sorted_by_walks(
         query_count: query_count as u32,
         queries: queries_at.as_ptr(),
         rows: rows_at.as_ptr(),
-        stride: stride as u32,
+        stride: units(key, stride),
         metric,
         edges: edges.as_ptr(),
         degree: 1,
@@ -113,8 +119,8 @@ fn walks_sort_long_rows_by_their_distances() {
     for key in KEYS {
         for (turn, (dim, stride)) in lengths(key).into_iter().enumerate() {
             let per_query = [PerQuery::Warp, PerQuery::Pair, PerQuery::Block][turn % 3];
-            for metric in METRICS {
-                let scaled = matches!((key, metric), (ElementKey::F32 | ElementKey::Bf16, Metric::Cosine));
+            for &metric in metrics(key) {
+                let scaled = matches!((key, metric), (RowKey::F32 | RowKey::Bf16, Metric::Cosine));
                 let rows = vectors(&mut random, key, count, dim, stride, scaled);
                 let of = vectors(&mut random, key, queries, dim, stride, scaled);
                 let found = sorted_by_walks(key, per_query, metric, stride, &rows, &of);
@@ -146,8 +152,8 @@ fn edges_of_long_rows_follow_from_their_distances() {
     let (count, most, degree) = (9, 8, 4);
     for key in KEYS {
         for (dim, stride) in lengths(key).into_iter().filter(|&(dim, _)| dim > 1) {
-            for metric in METRICS {
-                let scaled = matches!((key, metric), (ElementKey::F32 | ElementKey::Bf16, Metric::Cosine));
+            for &metric in metrics(key) {
+                let scaled = matches!((key, metric), (RowKey::F32 | RowKey::Bf16, Metric::Cosine));
                 // Cosines that are too near to each other for f32 are drawn again.
                 let (rows, bad) = loop {
                     // The zero row and the equal rows are in the other test.
@@ -172,7 +178,7 @@ fn edges_of_long_rows_follow_from_their_distances() {
                 let mut edges = Buffer::<u32>::new_poisoned(degree);
                 let launch = Prune {
                     rows: rows_at.as_ptr(),
-                    stride: stride as u32,
+                    stride: units(key, stride),
                     metric,
                     count: 1,
                     candidates: candidates_at.as_ptr(),

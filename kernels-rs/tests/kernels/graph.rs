@@ -14,7 +14,7 @@ use warpann_kernels::graph::prune::{Count, Fill, Join, Prune};
 use warpann_kernels::graph::reach::{Claim, OPEN, Settle};
 use warpann_kernels::graph::repair::RepairCandidates;
 use warpann_kernels::graph::walk::{EXPANSIONS, PerQuery, Walk, least_slots, slots};
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
 use crate::lists::{badness, distance, stored};
@@ -109,7 +109,7 @@ fn edges_are_chosen_from_near_to_far() {
     let (rows, first) = (80, 3);
     for (turn, (most, degree)) in [(1, 1), (12, 4), (33, 9), (70, 32), (40, 40), (8, 16)].into_iter().enumerate() {
         for in_order in [false, true] {
-            let key = [ElementKey::U8, ElementKey::F32, ElementKey::I8, ElementKey::F16][turn % 4];
+            let key = [RowKey::U8, RowKey::F32, RowKey::I8, RowKey::F16][turn % 4];
             let metric = Metric::UNNORMALISED[turn % 2];
             let values = random.whole(rows * STRIDE, [3, 2][turn % 2]);
             let row = |row: u32| &values[row as usize * STRIDE..][..STRIDE];
@@ -278,7 +278,7 @@ fn held_candidates_are_edges_in_any_case() {
     for (turn, (most, degree, whole)) in
         [(1, 4, 0), (12, 4, 4), (40, 9, 0), (70, 32, 32), (64, 40, 20), (8, 16, 16)].into_iter().enumerate()
     {
-        let key = [ElementKey::F32, ElementKey::I8, ElementKey::U8, ElementKey::Bf16][turn % 4];
+        let key = [RowKey::F32, RowKey::I8, RowKey::U8, RowKey::Bf16][turn % 4];
         let metric = Metric::UNNORMALISED[turn % 2];
         let values = random.whole(rows * STRIDE, 3);
         let row = |row: u32| &values[row as usize * STRIDE..][..STRIDE];
@@ -534,7 +534,7 @@ fn neighbours_of_lost_neighbours_are_candidates() {
 #[test]
 fn walks_may_end_at_the_start_nodes() {
     let mut random = Random::new(98);
-    let (nodes, degree, key) = (40, 4, ElementKey::I8);
+    let (nodes, degree, key) = (40, 4, RowKey::I8);
     // Node 39 is nearest to all queries, and leads from node 0 only.
     let mut values = vec![9.0; nodes * STRIDE];
     values[39 * STRIDE..].fill(1.0);
@@ -640,7 +640,7 @@ impl Entered {
 }
 
 /// Walks in the graph by each kind of block, and compares the places.
-fn check_walk(random: &mut Random, graph: &Entered, key: ElementKey, metric: Metric, width: usize, selected: usize) {
+fn check_walk(random: &mut Random, graph: &Entered, key: RowKey, metric: Metric, width: usize, selected: usize) {
     let (nodes, queries) = (graph.edges.len() / graph.degree, 3);
     let (values, of) = (random.whole(nodes * STRIDE, 6), random.whole(queries * STRIDE, 6));
     let filter: Vec<u32> = (0..nodes.div_ceil(32)).map(|_| random.bits() as u32 | random.bits() as u32).collect();
@@ -713,7 +713,7 @@ fn walks_find_what_the_definition_finds() {
             ends.iter_mut().last().into_iter().for_each(|last| *last = starts.len() as u32);
             let wanted = 1 + random.below(starts.len());
             let graph = Entered { edges: graph(&mut random, nodes, degree), degree, starts, pivots, ends, wanted };
-            let key = [ElementKey::U8, ElementKey::F32, ElementKey::I8, ElementKey::Bf16][turn % 4];
+            let key = [RowKey::U8, RowKey::F32, RowKey::I8, RowKey::Bf16][turn % 4];
             check_walk(&mut random, &graph, key, Metric::UNNORMALISED[(turn + pivot_count) % 2], width, selected);
         }
     }

@@ -3,7 +3,7 @@
 
 use test_random::Random;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
 /// The three metrics: those of products, and cosine.
@@ -33,20 +33,26 @@ pub fn worst(metric: Metric) -> f32 {
     if matches!(metric, Metric::L2) { f32::INFINITY } else { f32::NEG_INFINITY }
 }
 
-/// Rows of whole numbers as elements of the type.
-pub fn stored(key: ElementKey, values: &[f32]) -> Vec<u8> {
+/// Rows of whole numbers as elements of the type; of bits, 0 and 1, eight in a byte.
+pub fn stored(key: impl Into<RowKey>, values: &[f32]) -> Vec<u8> {
     // Whole numbers up to 8 have at most three significant bits.
     let half = |x: f32| match x.to_bits() {
         bits if bits << 1 == 0 => 0,
         bits => (((bits & 0x7fff_ffff) >> 13) - (112 << 10)) as u16 | (bits >> 16) as u16 & 0x8000,
     };
-    match key {
-        ElementKey::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        ElementKey::F16 => values.iter().flat_map(|&x| half(x).to_le_bytes()).collect(),
-        ElementKey::Bf16 => values.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect(),
-        ElementKey::U8 => values.iter().map(|&x| x as u8).collect(),
-        ElementKey::I8 => values.iter().map(|&x| (x as i8).cast_unsigned()).collect(),
+    match key.into() {
+        RowKey::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        RowKey::F16 => values.iter().flat_map(|&x| half(x).to_le_bytes()).collect(),
+        RowKey::Bf16 => values.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        RowKey::U8 => values.iter().map(|&x| x as u8).collect(),
+        RowKey::I8 => values.iter().map(|&x| (x as i8).cast_unsigned()).collect(),
+        RowKey::Bits => values.chunks(8).map(|eight| eight.iter().fold(0, |byte, &x| byte << 1 | x as u8)).collect(),
     }
+}
+
+/// Number of units that `values` numbers of a row take: components, or groups of eight bits.
+pub fn units(key: RowKey, values: usize) -> u32 {
+    (if key == RowKey::Bits { values / 8 } else { values }) as u32
 }
 
 /// Vectors in lists, queries with probes, and scores that approximate the distances.
@@ -99,6 +105,18 @@ impl Lists {
         queries: usize,
         probes: usize,
     ) -> Lists {
+        Self::of_numbers(4, random, metric, dim, (lists, most), (queries, probes))
+    }
+
+    /// As [`random`](Self::random), with components below this number: 2 for bits.
+    pub fn of_numbers(
+        below: usize,
+        random: &mut Random,
+        metric: Metric,
+        dim: usize,
+        (lists, most): (usize, usize),
+        (queries, probes): (usize, usize),
+    ) -> Lists {
         let stride = dim.next_multiple_of(4);
         let (mut starts, mut lengths, mut count) = (Vec::new(), Vec::new(), 0);
         for _ in 0..lists {
@@ -112,7 +130,7 @@ impl Lists {
         let padded = |random: &mut Random, rows: usize| {
             let mut values = Vec::new();
             for _ in 0..rows {
-                values.extend(random.whole(dim, 4));
+                values.extend(random.whole(dim, below));
                 values.resize(values.len().next_multiple_of(stride.max(1)), 0.0);
             }
             values

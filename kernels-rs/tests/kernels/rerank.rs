@@ -13,10 +13,10 @@ use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::{
     Certificate, Certify, PerQuery, ProbedLists, Rerank, SETTLED, SettleProbes, WARP_SELECTED,
 };
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
-use crate::lists::{Found, Lists, METRICS, badness, distance, stored};
+use crate::lists::{Found, Lists, METRICS, badness, distance, stored, units};
 
 /// The candidates of all queries: the places with the least scores, `selected` for each query.
 struct Candidates {
@@ -91,7 +91,7 @@ fn best_of(keys: &[f32], ranks: &[u32], selected: usize, k: usize) -> (Vec<f32>,
 }
 
 /// Re-ranks the candidates of all queries in each way, and compares results and flags.
-fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k: usize, filtered: bool) {
+fn check(random: &mut Random, lists: &Lists, key: RowKey, selected: usize, k: usize, filtered: bool) {
     let candidates = Candidates::of(random, lists, selected);
     let queries = lists.query_count();
     let filter = filtered.then_some(&lists.filter[..]);
@@ -122,7 +122,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
         let launch = Rerank {
             query_count: queries as u32,
             queries: query_rows.as_ptr(),
-            stride: lists.stride as u32,
+            stride: units(key, lists.stride),
             stored: StoredRows { rows: rows.as_ptr(), ..StoredRows::default() },
             places: places.as_ptr(),
             certificate,
@@ -174,11 +174,23 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, selected: usize, k
 fn candidates_are_ranked_by_their_distances() {
     let mut random = Random::new(51);
     for (turn, metric) in METRICS.into_iter().cycle().take(9).enumerate() {
-        let key = [ElementKey::F32, ElementKey::U8, ElementKey::F16, ElementKey::I8, ElementKey::Bf16][turn % 5];
+        let key = [RowKey::F32, RowKey::U8, RowKey::F16, RowKey::I8, RowKey::Bf16][turn % 5];
         let (dim, probes) = ([3, 8, 130][turn % 3], [1, 2, 7][turn / 3]);
         let lists = Lists::random(&mut random, metric, dim, 9, 30, 5, probes);
         for (selected, k) in [(1, 1), (33, 5), (64, 10), (70, 20)] {
             check(&mut random, &lists, key, selected, k, turn % 2 == 1);
+        }
+    }
+}
+
+/// Squared L2 of bits is the number of those that differ.
+#[test]
+fn candidates_of_bits_are_ranked() {
+    let mut random = Random::new(54);
+    for (turn, (dim, probes)) in [(32, 1), (96, 2), (4_128, 7)].into_iter().enumerate() {
+        let lists = Lists::of_numbers(2, &mut random, Metric::L2, dim, (9, 30), (5, probes));
+        for (selected, k) in [(1, 1), (33, 5), (70, 20)] {
+            check(&mut random, &lists, RowKey::Bits, selected, k, turn % 2 == 1);
         }
     }
 }
@@ -188,7 +200,7 @@ fn candidates_are_ranked_by_their_distances() {
 fn slices_of_candidates_are_ranked() {
     let mut random = Random::new(52);
     let lists = Lists::random(&mut random, Metric::L2, 4, 20, 150, 2, 20);
-    check(&mut random, &lists, ElementKey::F32, 1100, 30, true);
+    check(&mut random, &lists, RowKey::F32, 1100, 30, true);
 }
 
 /// Without lists a place is a row, and without ranks the row is the rank.
@@ -201,8 +213,7 @@ fn rows_of_one_list_are_ranked() {
         let places: Vec<u32> = (0..queries * selected).map(|_| random.below(rows + 2) as u32).collect();
         let scores = vec![0.0f32; queries * selected];
         let errors = [f32::NAN, 0.0, -1e9];
-        let buffers =
-            (Buffer::from_slice(&stored(ElementKey::F32, &of)), Buffer::from_slice(&stored(ElementKey::F32, &base)));
+        let buffers = (Buffer::from_slice(&stored(RowKey::F32, &of)), Buffer::from_slice(&stored(RowKey::F32, &base)));
         let (places_at, scores, errors) =
             (Buffer::from_slice(&places), Buffer::from_slice(&scores), Buffer::from_slice(&errors));
         let mut keys = Buffer::<f32>::new_poisoned(queries * k);
@@ -230,9 +241,7 @@ fn rows_of_one_list_are_ranked() {
             ..Rerank::default()
         };
         // SAFETY: the arrays have these shapes; places from the number of rows on are no vectors.
-        unsafe {
-            crate::launch(Rerank::kernel((ElementKey::F32, PerQuery::Warp)), launch.config(PerQuery::Warp), launch)
-        };
+        unsafe { crate::launch(Rerank::kernel((RowKey::F32, PerQuery::Warp)), launch.config(PerQuery::Warp), launch) };
         // NaN proves nothing; a score of 0 is above no badness of 0 or more; and one plus a thousand million is above
         // all.
         let flags = flags.to_vec();

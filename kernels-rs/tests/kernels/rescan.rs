@@ -13,10 +13,10 @@ use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::ProbedLists;
 use warpann_kernels::ivf::rescan::{Rescan, RescanProbes, Rescanned};
-use warpann_kernels::product::element::ElementKey;
+use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
-use crate::lists::{Lists, METRICS, badness, distance, stored};
+use crate::lists::{Lists, METRICS, badness, distance, stored, units};
 
 /// How the queries are compared.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn of(lists: &Lists, key: ElementKey) -> Buffers {
+    fn of(lists: &Lists, key: RowKey) -> Buffers {
         Buffers {
             queries: Buffer::from_slice(&stored(key, &lists.queries)),
             rows: Buffer::from_slice(&stored(key, &lists.rows)),
@@ -62,11 +62,11 @@ impl Buffers {
         }
     }
 
-    fn launch(&self, lists: &Lists, way: Way) -> Rescan {
+    fn launch(&self, lists: &Lists, key: RowKey, way: Way) -> Rescan {
         Rescan {
             query_count: lists.query_count() as u32,
             queries: self.queries.as_ptr(),
-            stride: lists.stride as u32,
+            stride: units(key, lists.stride),
             stored: StoredRows { rows: self.rows.as_ptr(), ..StoredRows::default() },
             metric: lists.metric,
             lists: ProbedLists {
@@ -90,7 +90,7 @@ impl Buffers {
 }
 
 /// Compares the queries without a certificate, or all where blocks share them.
-fn check(random: &mut Random, lists: &Lists, key: ElementKey, k: usize, way: Way) {
+fn check(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way) {
     let queries = lists.query_count();
     let filter = way.filtered.then_some(&lists.filter[..]);
     let all: Vec<_> = (0..queries).map(|query| lists.all(query, filter)).collect();
@@ -118,7 +118,7 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, k: usize, way: Way
         finished: finished.as_mut_ptr(),
         keys: keys.as_mut_ptr(),
         out_ranks: ranks.as_mut_ptr(),
-        ..buffers.launch(lists, way)
+        ..buffers.launch(lists, key, way)
     };
     let config = launch.config(Rescanned::Neighbors, way.multiprocessors);
     // SAFETY: the arrays have the shapes of the lists.
@@ -141,12 +141,24 @@ fn check(random: &mut Random, lists: &Lists, key: ElementKey, k: usize, way: Way
 fn queries_without_a_certificate_find_the_best_of_their_lists() {
     let mut random = Random::new(61);
     for (turn, metric) in METRICS.into_iter().cycle().take(6).enumerate() {
-        let key = [ElementKey::F32, ElementKey::U8, ElementKey::F16, ElementKey::I8, ElementKey::Bf16][turn % 5];
+        let key = [RowKey::F32, RowKey::U8, RowKey::F16, RowKey::I8, RowKey::Bf16][turn % 5];
         for (probes, most, k) in [(1, 70, 1), (5, 40, 32), (36, 12, 33), (8, 50, 70)] {
             let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, probes);
             let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 0, shared: (0, 0), multiprocessors: 4 };
             check(&mut random, &lists, key, k, way);
         }
+    }
+}
+
+/// Squared L2 of bits is the number of those that differ.
+#[test]
+fn queries_of_bits_find_the_best_of_their_lists() {
+    let mut random = Random::new(67);
+    for (turn, (dim, probes, most, k)) in [(32, 1, 70, 1), (96, 5, 40, 32), (4_128, 8, 20, 33)].into_iter().enumerate()
+    {
+        let lists = Lists::of_numbers(2, &mut random, Metric::L2, dim, (40, most), (4, probes));
+        let way = Way { filtered: turn == 1, scored: turn != 2, shared: (0, 0), multiprocessors: 4 };
+        check(&mut random, &lists, RowKey::Bits, k, way);
     }
 }
 
@@ -157,7 +169,7 @@ fn few_blocks_serve_many_queries() {
     for (queries, multiprocessors) in [(40, 1), (9, 2)] {
         let lists = Lists::random(&mut random, Metric::L2, 4, 6, 10, queries, 2);
         let way = Way { filtered: false, scored: true, shared: (0, 0), multiprocessors };
-        check(&mut random, &lists, ElementKey::F32, 3, way);
+        check(&mut random, &lists, RowKey::F32, 3, way);
     }
 }
 
@@ -168,7 +180,7 @@ fn blocks_that_share_a_query_join_their_entries() {
         for (probes, most, k) in [(2, 60, 1), (9, 30, 32), (40, 7, 10)] {
             let lists = Lists::random(&mut random, METRICS[turn % 3], 5, 40, most, 2, probes);
             let way = Way { filtered: turn % 2 == 1, scored: false, shared: (blocks, piece), multiprocessors: 4 };
-            check(&mut random, &lists, ElementKey::F32, k, way);
+            check(&mut random, &lists, RowKey::F32, k, way);
         }
     }
 }
@@ -178,25 +190,33 @@ fn vectors_within_a_radius_are_counted() {
     let mut random = Random::new(64);
     for (turn, metric) in METRICS.into_iter().cycle().take(6).enumerate() {
         let lists = Lists::random(&mut random, metric, 6, 12, 70, 7, 5);
-        let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 1, shared: (0, 0), multiprocessors: 1 };
-        let filter = way.filtered.then_some(&lists.filter[..]);
-        let buffers = Buffers::of(&lists, ElementKey::F32);
-        // A distance that occurs, so that vectors lie on the border.
-        let some = lists.all(0, None);
-        let radius = some.get(some.len() / 2).map_or(1.0, |found| badness(metric, found.badness));
-        let listed = [3, 6, 0, 2];
-        let listed_at = Buffer::from_slice(&listed);
-        let mut within = Buffer::from_slice(&[100u32; 7]);
-        let launch =
-            Rescan { listed: listed_at.as_ptr(), radius, within: within.as_mut_ptr(), ..buffers.launch(&lists, way) };
-        let config = launch.config(Rescanned::Count, way.multiprocessors);
-        // SAFETY: as above.
-        unsafe { crate::launch(Rescan::kernel((ElementKey::F32, Rescanned::Count)), config, launch) };
-        for (query, count) in within.to_vec().into_iter().enumerate() {
-            let near = lists.all(query, filter).iter().filter(|found| found.badness <= badness(metric, radius)).count();
-            let near = if listed[1..].contains(&(query as u32)) { near as u32 } else { 0 };
-            assert_eq!(count, 100 + near, "{metric:?}, {way:?}, query {query}");
-        }
+        check_counts(&lists, RowKey::F32, turn);
+    }
+    let bits = Lists::of_numbers(2, &mut random, Metric::L2, 64, (12, 70), (7, 5));
+    check_counts(&bits, RowKey::Bits, 0);
+}
+
+/// Counts for three of seven queries.
+fn check_counts(lists: &Lists, key: RowKey, turn: usize) {
+    let metric = lists.metric;
+    let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 1, shared: (0, 0), multiprocessors: 1 };
+    let filter = way.filtered.then_some(&lists.filter[..]);
+    let buffers = Buffers::of(lists, key);
+    // A distance that occurs, so that vectors lie on the border.
+    let some = lists.all(0, None);
+    let radius = some.get(some.len() / 2).map_or(1.0, |found| badness(metric, found.badness));
+    let listed = [3, 6, 0, 2];
+    let listed_at = Buffer::from_slice(&listed);
+    let mut within = Buffer::from_slice(&[100u32; 7]);
+    let of_rows = buffers.launch(lists, key, way);
+    let launch = Rescan { listed: listed_at.as_ptr(), radius, within: within.as_mut_ptr(), ..of_rows };
+    let config = launch.config(Rescanned::Count, way.multiprocessors);
+    // SAFETY: as above.
+    unsafe { crate::launch(Rescan::kernel((key, Rescanned::Count)), config, launch) };
+    for (query, count) in within.to_vec().into_iter().enumerate() {
+        let near = lists.all(query, filter).iter().filter(|found| found.badness <= badness(metric, radius)).count();
+        let near = if listed[1..].contains(&(query as u32)) { near as u32 } else { 0 };
+        assert_eq!(count, 100 + near, "{metric:?}, {key:?}, {way:?}, query {query}");
     }
 }
 

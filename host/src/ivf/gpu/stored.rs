@@ -7,7 +7,7 @@ use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
 use warpann_kernels::ivf::list_scan::RowScan;
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
-use warpann_kernels::product::element::{ByteKey, ElementKey};
+use warpann_kernels::product::element::{ByteKey, RowKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::tables;
@@ -121,8 +121,8 @@ impl Stored {
 /// The kernels that re-rank rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RerankKernels {
-    /// Kernels for vectors of this element type, as they were added.
-    Stored(ElementKey),
+    /// Kernels for vectors with this content, as they were added.
+    Stored(RowKey),
     /// Kernels of an encoding; queries are f32.
     Coded(fn(PerQuery) -> &'static Kernel<Rerank>, fn(Rescanned) -> &'static Kernel<Rescan>),
 }
@@ -131,7 +131,7 @@ impl RerankKernels {
     /// The kernel that uses a warp or a block for each query.
     pub fn kernel(self, per_query: PerQuery) -> &'static Kernel<Rerank> {
         match self {
-            RerankKernels::Stored(element) => Rerank::kernel((element, per_query)),
+            RerankKernels::Stored(content) => Rerank::kernel((content, per_query)),
             RerankKernels::Coded(kernel, _) => kernel(per_query),
         }
     }
@@ -139,7 +139,7 @@ impl RerankKernels {
     /// The kernel that compares queries with all rows of their lists.
     pub fn rescanning(self, what: Rescanned) -> &'static Kernel<Rescan> {
         match self {
-            RerankKernels::Stored(element) => Rescan::kernel((element, what)),
+            RerankKernels::Stored(content) => Rescan::kernel((content, what)),
             RerankKernels::Coded(_, kernel) => kernel(what),
         }
     }

@@ -64,16 +64,10 @@ impl Decode for F16Rows {
     }
 
     #[inline(always)]
-    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
+    unsafe fn quad(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         let halves = unsafe { element::F16::load4(self.row(row).cast(), quad) };
         halves.map(|half| half * self.unit)
-    }
-
-    #[inline(always)]
-    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: the same contract.
-        unsafe { Decode::load4(self, row, list, quad) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Vectors as they were added, of any element type. Re-ranking reads them; a scan reads their f16 operands.
+//! Vectors as they were added, of any element type or of bits. Re-ranking reads them; a scan reads their f16 operands.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::unroll;
@@ -10,7 +10,7 @@ use crate::ivf::list_scan::{
     APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile,
     chunk_offset, copy_part, scan, scan_kernels,
 };
-use crate::product::element::Element;
+use crate::product::element::Row;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of f16 copies in memory.
@@ -90,32 +90,26 @@ impl<const BYTES: bool, const PLANES: bool> Rows for InMemory<BYTES, PLANES> {
     }
 }
 
-/// Vectors in the element type in which they were added.
-pub(crate) struct Stored<E: Element> {
+/// Vectors as they were added: components of their element type, or bits.
+pub(crate) struct Stored<E: Row> {
     rows: *const E::Stored,
     stride: u32,
 }
 
-impl<E: Element> Clone for Stored<E> {
+impl<E: Row> Clone for Stored<E> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<E: Element> Copy for Stored<E> {}
+impl<E: Row> Copy for Stored<E> {}
 
-impl<E: Element> Decode for Stored<E> {
+impl<E: Row> Decode for Stored<E> {
     type Query = E;
 
     #[inline(always)]
     fn of(rows: &StoredRows, stride: u32) -> Self {
         Self { rows: *rows.rows.cast(), stride }
-    }
-
-    #[inline(always)]
-    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: as the caller promises.
-        unsafe { E::load4(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
     }
 
     #[inline(always)]

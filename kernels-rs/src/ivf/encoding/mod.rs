@@ -15,7 +15,7 @@
 
 use cuda_std::{Ptr, group, math, unroll};
 
-use crate::product::element::{Element, Row};
+use crate::product::element::{F32, Row};
 
 pub mod bytes;
 pub mod f16;
@@ -46,23 +46,18 @@ pub struct StoredRows {
 
 /// Stored vectors as re-ranking compares them with queries.
 pub(crate) trait Decode: Copy {
-    /// The element type of queries.
-    type Query: Element;
+    /// The content of queries.
+    type Query: Row;
 
     /// The stored vectors of a launch. Vectors as they were added and centroids have `stride` components a row, with
     /// padding.
     fn of(rows: &StoredRows, stride: u32) -> Self;
 
-    /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
+    /// Units 4·`quad` .. of a row of the storage, which belongs to `list`, in the form that canonical distances to
+    /// queries sum.
     ///
     /// # Safety
     /// Row and list exist, and quad is inside the row.
-    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4];
-
-    /// The same components in the form that canonical distances to queries sum.
-    ///
-    /// # Safety
-    /// As [`load4`](Self::load4).
     unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> <Self::Query as Row>::Quad;
 }
 
@@ -110,13 +105,13 @@ impl Held {
 }
 
 /// Vectors whose operands are computed from codes.
-pub(crate) trait Operand4: Decode {
+pub(crate) trait Operand4: Decode<Query = F32> {
     /// Whether the codes are the operands, so that the bound of their sizes is measured.
     const CODES: bool;
 
     /// The operands of components 4·`quad` .. of a row, with the same values as in the list scan.
     ///
     /// # Safety
-    /// As [`Decode::load4`]; the source is that of the rows and of the quad.
+    /// As [`Decode::quad`]; the source is that of the rows and of the quad.
     unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held;
 }

@@ -287,15 +287,9 @@ impl Decode for Codes {
     }
 
     #[inline(always)]
-    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         unsafe { Codes::load4(self, row, list, quad) }
-    }
-
-    #[inline(always)]
-    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: the same contract.
-        unsafe { Decode::load4(self, row, list, quad) }
     }
 }
 

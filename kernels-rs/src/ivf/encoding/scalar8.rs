@@ -128,7 +128,7 @@ impl Decode for Scalar8 {
     }
 
     #[inline(always)]
-    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         let StoredRows { rows, code_bytes, codebooks, centroids, .. } = self.rows;
         let stride = self.stride;
         let at = 4 * quad as usize;
@@ -147,12 +147,6 @@ impl Decode for Scalar8 {
             });
             r
         }
-    }
-
-    #[inline(always)]
-    unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: the same contract.
-        unsafe { Decode::load4(self, row, list, quad) }
     }
 }
 

@@ -49,7 +49,7 @@ impl StoredPlan for FlatPlan {
             operands: self.shape.operands.into(),
             row_bytes: self.shape.row_bytes() as u32,
             measuring,
-            ..Stored::new(scan, RerankKernels::Stored(element.key()), memory.at(self.rows).into())
+            ..Stored::new(scan, RerankKernels::Stored(element.key().into()), memory.at(self.rows).into())
         }
     }
 
