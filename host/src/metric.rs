@@ -52,8 +52,8 @@ pub enum Metric {
     /// Cosine similarity ⟨x, y⟩ / (‖x‖ ‖y‖); larger is better; 0 if either vector is zero.
     Cosine,
     /// Hamming distance: the number of bits in which x and y differ; smaller is better. Vectors are of u8, and each
-    /// byte holds eight bits, so an index of 1,024 bits has dimension 128. [`FlatIndex`](crate::FlatIndex) has this
-    /// metric.
+    /// byte holds eight bits, so an index of 1,024 bits has dimension 128. [`FlatIndex`](crate::FlatIndex) and
+    /// [`GraphIndex`](crate::GraphIndex) have this metric.
     Hamming,
 }
 

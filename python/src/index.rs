@@ -933,6 +933,7 @@ impl PyIvfIndex {
 ///
 /// Raises:
 ///     UnknownName, Zero, TooMany, OutOfRange, NoDevice, OutOfDeviceMemory.
+///     Mismatch: "hamming" with another dtype than "uint8".
 #[pyclass(frozen, extends = Index, name = "GraphIndex", module = "warpann")]
 pub struct PyGraphIndex;
 
@@ -997,6 +998,7 @@ impl PyGraphIndex {
     ///
     /// Raises:
     ///     UnknownName, Io, OutOfHostMemory, DeviceError.
+    ///     Mismatch: the metric "hamming", which both formats lack.
     fn save_hnsw(slf: PyRef<'_, Self>, py: Python<'_>, path: PathBuf, format: &str) -> PyResult<()> {
         let format = parsed(py, format)?;
         slf.as_super().reading(py, |held| held.graph()?.save_hnsw(&path, format))

@@ -217,9 +217,16 @@ def test_bits_are_found_by_their_hamming_distance() -> None:
     assert (ids == expected).all() and (distances == np.take_along_axis(apart, expected, 1)).all()
     with pytest.raises(errors.Mismatch):
         warpann.FlatIndex(16, metric="hamming")
-    for kind in (lambda: warpann.IvfIndex(16, 4, metric="hamming", dtype="uint8"), lambda: warpann.GraphIndex(16, metric="hamming")):
-        with pytest.raises(errors.Mismatch):
-            kind()
+    with pytest.raises(errors.Mismatch):
+        warpann.IvfIndex(16, 4, metric="hamming", dtype="uint8")
+    with pytest.raises(errors.Mismatch):
+        warpann.GraphIndex(16, metric="hamming")
+    graph = warpann.GraphIndex(16, metric="hamming", dtype="uint8", device="cpu", exact_ratio=0)
+    graph.add(BITS)
+    walked = graph.search(ASKED, K, beam=200)
+    assert warpann.recall(walked.ids, ids) > 0.9
+    with pytest.raises(errors.Mismatch):
+        graph.save_hnsw("bits.hnsw")
 
 
 @pytest.mark.parametrize("ids", [None, np.arange(2_000) * 3 + 1])

@@ -269,7 +269,7 @@ impl<T: Element> Level<T> {
         let count = (rows.len() / dim).div_ceil(of.share);
         // The nearest rows are among all rows, the others among few of them.
         let budget = place.budget.map(|budget| budget / if of.share == 1 { 2 } else { 2 * FAR.len() as u64 });
-        if count < IVF_ROWS {
+        if count < IVF_ROWS || metric.compares_bits() {
             let mut builder = FlatIndex::<T>::builder(dim).metric(metric).device(place.placement.clone());
             if let Some(bytes) = budget {
                 builder = builder.memory_budget(bytes);

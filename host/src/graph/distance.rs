@@ -38,6 +38,7 @@
 //! a distance takes 3.4 ns, and 6.2 as a loop over 32-bit numbers (AMD EPYC, one thread, 2026-11-28).
 
 use warpann_kernels::graph::distance::scale_for_norm;
+use warpann_kernels::product::element::RowKey;
 
 use bytemuck::cast_slice;
 
@@ -92,6 +93,11 @@ impl<'a> WalkDistance<'a> {
     /// The metric by which nodes are near each other.
     pub(super) fn metric(&self) -> Metric {
         self.metric
+    }
+
+    /// The content of the vectors, as kernels name it.
+    pub(super) fn row_key(&self) -> RowKey {
+        if self.metric.compares_bits() { RowKey::Bits } else { self.rows.element().key().into() }
     }
 
     /// Makes vector `at` of `vectors` a query, as [`keys`](Self::keys) takes it. If the walk compares bytes, `vectors`

@@ -112,6 +112,7 @@ fn devices_insert_what_the_cpu_inserts() {
         check_changes::<half::f16>(10 * seed + 2, Metric::Cosine);
         check_changes::<u8>(10 * seed + 3, Metric::L2);
         check_changes::<i8>(10 * seed + 4, Metric::InnerProduct);
+        check_changes::<u8>(10 * seed + 5, Metric::Hamming);
     }
 }
 

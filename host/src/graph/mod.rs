@@ -282,8 +282,7 @@ impl<T: Element> GraphIndexBuilder<T> {
     /// Opens the device and creates an empty index.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Zero`]; [`Error::Mismatch`] for [`Metric::Hamming`]; as
-    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    /// [`Error::OutOfRange`], [`Error::Zero`]; as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<GraphIndex<T>> {
         self.open().map(Index::of)
     }
@@ -304,7 +303,6 @@ impl<T: Element> GraphIndexBuilder<T> {
         if self.beam == 0 {
             return Err(Error::Zero { what: "beam" });
         }
-        self.settings.metric.check_numbers("metric of a graph")?;
         let flat = open(&self)?;
         Ok(LinkedVectors { made: Made::nothing(flat.version()), flat, builder: self })
     }

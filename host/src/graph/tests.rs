@@ -83,14 +83,29 @@ fn exact_of<T: Element>(index: &GraphIndex<T>, queries: &[T], options: &SearchOp
     index.exact().search_with(queries, K, options).unwrap()
 }
 
+/// Vectors of bits around random centres, from which a bit differs in one of eight cases.
+fn clustered_bits(count: usize, seed: u64) -> Vec<u8> {
+    let (mut of_centres, mut random) = (Random::new(99), Random::new(seed));
+    let centres: Vec<u8> = (0..60 * DIM).map(|_| of_centres.below(256) as u8).collect();
+    let row = |_| {
+        let centre = random.below(60) * DIM;
+        let flipped = |random: &mut Random| (0..8).fold(0, |byte, _| byte << 1 | u8::from(random.below(8) == 0));
+        (0..DIM).map(|j| centres[centre + j] ^ flipped(&mut random)).collect::<Vec<_>>()
+    };
+    (0..count).flat_map(row).collect()
+}
+
 fn check_recall<T: Element>(metric: Metric, least: f64) {
-    let (base, queries) = (clustered::<T>(4_000, 1), clustered::<T>(100, 2));
+    check_recall_of(metric, &clustered::<T>(4_000, 1), &clustered::<T>(100, 2), least);
+}
+
+fn check_recall_of<T: Element>(metric: Metric, base: &[T], queries: &[T], least: f64) {
     let mut index = walking::<T>(metric);
-    index.add(&base).unwrap();
+    index.add(base).unwrap();
     check_graph(&index);
-    let found = index.search(&queries, K).unwrap();
-    check_results(&index, &queries, &found);
-    let recall = recall(&found, &exact_of(&index, &queries, &SearchOptions::new()));
+    let found = index.search(queries, K).unwrap();
+    check_results(&index, queries, &found);
+    let recall = recall(&found, &exact_of(&index, queries, &SearchOptions::new()));
     assert!(recall >= least, "{} {metric}: recall {recall}", T::TYPE);
     // One beam as wide as the index meets every vector that can be reached.
     let all = SearchOptions::new().beam(4_000);
@@ -104,6 +119,7 @@ fn a_modest_beam_finds_nearly_all_neighbours_in_clustered_vectors() {
     check_recall::<i8>(Metric::InnerProduct, 0.95);
     check_recall::<u8>(Metric::L2, 0.97);
     check_recall::<half::bf16>(Metric::Cosine, 0.97);
+    check_recall_of(Metric::Hamming, &clustered_bits(4_000, 1), &clustered_bits(100, 2), 0.97);
 }
 
 /// The narrowest beam that reaches the recall is kept, also in the file.

@@ -160,7 +160,7 @@ impl<'a> DeviceBuild<'a> {
 
     /// The kernel of prunings.
     pub(super) fn prune_kernel(&self) -> &'static Kernel<Prune> {
-        Prune::kernel(self.distance.rows().element().key())
+        Prune::kernel(self.distance.row_key())
     }
 
     /// Distance from one compared row to the next in components.

@@ -511,7 +511,7 @@ impl<'a> DeviceInsert<'a> {
     /// # Safety
     /// The arrays of the walk are as its fields say.
     unsafe fn launch_walk(&self, on: OnStream<'_>, compared: ComparedRows<'_>, walk: Walk) -> Result<()> {
-        let key = compared.distance.rows().element().key();
+        let key = compared.distance.row_key();
         let threads = per_query(on.runtime, walk.width, walk.query_count as usize);
         // SAFETY: as the caller promises.
         unsafe { on.runtime.launch(on.stream, Walk::kernel((key, threads)), walk.config(key, threads), walk) }
@@ -591,7 +591,7 @@ impl<'a> DeviceInsert<'a> {
                 degree: self.degree as u32,
                 in_order: 0,
             };
-            let kernel = Prune::kernel(compared.distance.rows().element().key());
+            let kernel = Prune::kernel(compared.distance.row_key());
             // SAFETY: as the caller promises; nodes and candidates are rows.
             unsafe { on.runtime.launch(on.stream, kernel, prune.config(), prune)? };
         }
@@ -636,7 +636,7 @@ fn fits(resident: &ResidentRows<'_>, distances: &Distances<'_>, degree: usize) -
     let kinds = [(distances.fast, stride), (distances.exact, stride_of_vectors)];
     kinds.into_iter().all(|(distance, stride)| {
         let Some(stride) = u32::try_from(stride).ok().filter(|&stride| stride <= 1 << 16) else { return false };
-        let (degree, width, key) = (degree as u32, Among::Graph.width(degree) as u32, distance.rows().element().key());
+        let (degree, width, key) = (degree as u32, Among::Graph.width(degree) as u32, distance.row_key());
         let slots = slots_of(resident.runtime, width, degree);
         let of_walk = Walk::shared_bytes(key, stride, width, degree, u32::MAX, slots);
         let most = most_chosen(degree as usize).max(most_to_join(degree as usize)) as u32;

@@ -29,6 +29,7 @@ use warpann_kernels::graph::twins::ExpandTwins;
 use warpann_kernels::graph::walk::{self, PerQuery, Walk};
 use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::{self, Certificate, Rerank};
+use warpann_kernels::product::element::RowKey;
 
 pub(super) use self::build::{DeviceBuild, Source};
 pub(super) use self::image::{DeviceLinks, Image};
@@ -108,8 +109,8 @@ struct WalkShape {
     vectors: VectorShape,
     /// Number of vectors.
     rows: u32,
-    /// Type, metric and stride of the rows that walks compare, and whether these are those of the index.
-    compared: ElementType,
+    /// Content, metric and stride of the rows that walks compare, and whether these are those of the index.
+    compared: RowKey,
     metric: Metric,
     stride: u32,
     own_rows: bool,
@@ -233,7 +234,7 @@ impl Batch<'_> {
             unsafe { runtime.launch(stream, Encode::kernel(key), encode.config(), encode)? };
         }
         let walk = self.walk();
-        let (key, per_query) = (walks.compared.key(), per_query(runtime, walks.width, count));
+        let (key, per_query) = (walks.compared, per_query(runtime, walks.width, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -256,7 +257,7 @@ impl Batch<'_> {
             by_codes: 0,
             ..self.walk()
         };
-        let (key, per_query) = (shape.element.key(), per_query(runtime, walks.width, count));
+        let (key, per_query) = (shape.row_key(), per_query(runtime, walks.width, count));
         // SAFETY: as the caller promises.
         unsafe { runtime.launch(stream, Walk::kernel((key, per_query)), walk.config(key, per_query), walk) }
     }
@@ -289,7 +290,7 @@ impl Batch<'_> {
         };
         let few = walks.selected <= rerank::WARP_SELECTED;
         let per_ranked = if few { rerank::PerQuery::Warp } else { rerank::PerQuery::Block };
-        let kernel = Rerank::kernel((shape.element.key(), per_ranked));
+        let kernel = Rerank::kernel((shape.row_key(), per_ranked));
         // SAFETY: as the caller promises.
         unsafe {
             runtime.launch(stream, kernel, rerank.config(per_ranked), rerank)?;
@@ -383,7 +384,7 @@ impl<'a> DeviceWalk<'a> {
         WalkShape {
             vectors: self.shape(),
             rows: self.links.len() as u32,
-            compared: self.distances.fast.rows().element(),
+            compared: self.distances.fast.row_key(),
             metric: self.distances.fast.metric(),
             stride: self.stride() as u32,
             own_rows: self.codes().is_none(),
@@ -427,14 +428,13 @@ impl<'a> DeviceWalk<'a> {
         let (width, degree) = (self.width as u32, self.links.degree() as u32);
         let ranked = self.ranks.most <= 1 << 16 && rerank::shared_bytes(self.ranks.most as u32) <= shared;
         let pivots = self.links.entrance().pivots().len() as u32;
-        let of_walk = |element: ElementType, stride| {
-            Walk::shared_bytes(element.key(), stride, width, degree, pivots, slots) <= shared
-        };
+        let of_walk =
+            |content: RowKey, stride| Walk::shared_bytes(content, stride, width, degree, pivots, slots) <= shared;
         let own = self.shape().stride() as u32;
         // Queries that codes cannot stand for walk by vectors.
-        let coded =
-            self.distances.codes.is_none() || Encode::shared_bytes(own) <= shared && of_walk(self.shape().element, own);
-        ranked && coded && of_walk(self.distances.fast.rows().element(), stride)
+        let coded = self.distances.codes.is_none()
+            || Encode::shared_bytes(own) <= shared && of_walk(self.shape().row_key(), own);
+        ranked && coded && of_walk(self.distances.fast.row_key(), stride)
     }
 
     fn plan(&self, queries: usize) -> Plan {

@@ -107,9 +107,11 @@ impl<T: Element> GraphIndex<T> {
     /// the new one is complete.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::OutOfRange`] for an id above 2⁶³ − 1 in FAISS's format; [`Error::OutOfHostMemory`];
-    /// errors of the device's driver.
+    /// [`Error::Mismatch`] for [`Metric::Hamming`](crate::Metric::Hamming), which both formats lack; [`Error::Io`];
+    /// [`Error::OutOfRange`] for an id above 2⁶³ − 1 in FAISS's format; [`Error::OutOfHostMemory`]; errors of the
+    /// device's driver.
     pub fn save_hnsw(&self, path: impl AsRef<Path>, format: HnswFormat) -> Result<()> {
+        self.metric().check_numbers("metric of an HNSW file")?;
         let hierarchy = Hierarchy::of(&self.kind)?;
         if format == HnswFormat::Faiss {
             let last = hierarchy.len().checked_sub(1);

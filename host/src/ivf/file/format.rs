@@ -177,7 +177,7 @@ impl Shape {
         let fail = |what| Err(FileDefect::Inconsistent(what));
         let has_metrics = |metrics: &[Metric]| metrics.contains(&self.metric);
         if !has_metrics(Metric::of_element(self.element))
-            || self.kind != Some(IndexKind::Flat) && !has_metrics(&Metric::OF_NUMBERS)
+            || !matches!(self.kind, Some(IndexKind::Flat | IndexKind::Graph)) && !has_metrics(&Metric::OF_NUMBERS)
         {
             return fail("a metric that vectors of this type in this kind of index do not have");
         }

@@ -95,7 +95,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 }
 
 fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
-    let metric = random.pick(&Metric::OF_NUMBERS);
+    let metric = random.pick(Metric::of_element(T::TYPE));
     let on_cpu = device == Device::Cpu;
     let shapes = shapes(random);
     let growths = [
