@@ -1,9 +1,9 @@
-//! The grid of exact search among bits, by Hamming distance.
+//! The grid of search among bits, by Hamming distance: exact, and by walks in a graph.
 
 use std::path::PathBuf;
 
-use warpann::{ElementType, FlatIndex, Metric, Neighbors, SearchOptions};
-use warpann_measure::{Searches, Work};
+use warpann::{ElementType, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, SearchOptions};
+use warpann_measure::{Searches, Work, timed};
 
 use crate::record::{Measured, Record};
 use crate::set::{Set, count, positive};
@@ -28,6 +28,9 @@ pub struct Args {
     /// Queries of the large batches: made, or the first of the file.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
+    /// Widths of the beam of walks to measure, at k = 10; none: no graph is built.
+    #[arg(long, value_delimiter = ',', default_value = "16,32,64,128", value_parser = count)]
+    beams: Vec<usize>,
     /// Rate of matrix products of bits in TOP/s, from which the arithmetic floor is computed.
     #[arg(long, value_parser = positive)]
     tops: Option<f64>,
@@ -50,7 +53,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         let (n, bits) = record.quick_or((2_000, 160), (args.n, args.bits));
         let mut base = signs(n + queries, bits.next_multiple_of(8));
         let queries = base.split_off(n * bits.div_ceil(8));
-        return measure(&base, &queries, bits.div_ceil(8), record);
+        return measure(&base, &queries, (bits.div_ceil(8), &args.beams), record);
     };
     let set = Set::read(base, query, None)?;
     let (Some(base), Some(all)) = (set.base.as_slice::<u8>(), set.query.as_slice::<u8>()) else {
@@ -58,7 +61,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         return Err(Failure::Unmeasured { element: other.unwrap_or(ElementType::U8).name() });
     };
     let dim = set.base.dim();
-    measure(base, &all[..queries.min(set.query.rows()) * dim], dim, record)
+    measure(base, &all[..queries.min(set.query.rows()) * dim], (dim, &args.beams), record)
 }
 
 /// The signs of the first `rows` clustered vectors of `bits` components, eight in a byte.
@@ -74,13 +77,12 @@ fn signs(rows: usize, bits: usize) -> Vec<u8> {
     signs
 }
 
-fn measure(base: &[u8], queries: &[u8], dim: usize, record: &mut Record) -> Outcome {
+fn measure(base: &[u8], queries: &[u8], (dim, beams): (usize, &[usize]), record: &mut Record) -> Outcome {
     let mut index = FlatIndex::<u8>::new(dim, Metric::Hamming, record.device())?;
     index.add(base)?;
     let (rows, count) = (base.len() / dim, queries.len() / dim);
     let large = LARGE.iter().map(|&k| (count, k, 5));
-    let small = SMALL.iter().filter(|&&batch| batch < count).map(|&batch| (batch, 10, 20));
-    for (batch, k, repeat) in large.chain(small) {
+    for (batch, k, repeat) in large.chain(small(count)) {
         let mut searches = Searches::new(&index, &queries[..batch * dim], k, SearchOptions::new())?;
         let times = searches.times(record.repeat(repeat))?;
         let checked = CHECKED.iter().filter(|&&query| query < batch);
@@ -92,13 +94,74 @@ fn measure(base: &[u8], queries: &[u8], dim: usize, record: &mut Record) -> Outc
         let case = format!("hamming {rows}x{} bits nq={batch}", 8 * dim);
         record.add(Measured::new(case, k, times, work, verified))?;
     }
+    if beams.is_empty() { Ok(()) } else { walks(&index, (base, queries), beams, record) }
+}
+
+/// The small batches: queries, k and repetitions.
+fn small(count: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    SMALL.iter().filter(move |&&batch| batch < count).map(|&batch| (batch, 10, 20))
+}
+
+/// Measures the building of a graph, and walks in it, whose recall is that of all queries.
+fn walks(exact: &FlatIndex<u8>, (base, queries): (&[u8], &[u8]), beams: &[usize], record: &mut Record) -> Outcome {
+    let dim = exact.dim();
+    let (rows, count) = (base.len() / dim, queries.len() / dim);
+    let truth = exact.search(queries, 10)?;
+    let builder = GraphIndex::<u8>::builder(dim).metric(Metric::Hamming).device(record.device()).exact_ratio(0).seed(1);
+    let build = || {
+        let mut index = builder.clone().build()?;
+        index.add(base)?;
+        Ok::<_, Failure>(index)
+    };
+    // On a GPU the first build loads kernels.
+    if record.machine.gpu.is_some() {
+        drop(build()?);
+    }
+    let (graph, milliseconds) = timed(build)?;
+    let case = format!("hamming graph {rows}x{} bits", 8 * dim);
+    record.add(Measured::stage(format!("build {case}"), milliseconds, base.len() as f64))?;
+    for &beam in beams {
+        for (batch, k, repeat) in std::iter::once((count, 10, 5)).chain(small(count)) {
+            let options = SearchOptions::new().beam(beam);
+            let mut searches = Searches::new(&graph, &queries[..batch * dim], k, options)?;
+            let times = searches.times(record.repeat(repeat))?;
+            let verified = agree(&graph, queries, &searches.found)?;
+            let work = Work::of_queries(batch, batch * dim, k);
+            let recall = (batch == count).then(|| warpann::recall(&searches.found.ids, k, &truth.ids, k, k));
+            record.add(
+                Measured::new(format!("{case} nq={batch} beam={beam}"), k, times, work, verified).recall(recall),
+            )?;
+        }
+    }
     Ok(())
+}
+
+/// Whether the distances of some results are the numbers of bits that differ, and ascend.
+fn agree<K: Kind<Element = u8>>(index: &Index<K>, queries: &[u8], found: &Neighbors) -> Outcome<bool> {
+    let dim = index.dim();
+    for &query in CHECKED.iter().filter(|&&query| query < found.ids.len() / found.k) {
+        let (ids, distances) = found.row(query);
+        for (&id, &distance) in ids.iter().zip(distances) {
+            let row: Vec<u8> = index.reconstruct(id)?.iter().map(|&x| x as u8).collect();
+            if apart(&row, &queries[query * dim..][..dim]) as f32 != distance {
+                return Ok(false);
+            }
+        }
+        if !distances.is_sorted() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The number of bits that differ, by a plain loop.
+fn apart(x: &[u8], y: &[u8]) -> u32 {
+    x.iter().zip(y).map(|(x, y)| (x ^ y).count_ones()).sum()
 }
 
 /// Whether the results of a query are the first of all rows, sorted by a loop over bits.
 fn is_right(base: &[u8], query: &[u8], number: usize, found: &Neighbors) -> bool {
-    let apart = |row: &[u8]| row.iter().zip(query).map(|(x, y)| (x ^ y).count_ones()).sum::<u32>();
-    let mut all: Vec<(u32, u64)> = base.chunks(query.len()).map(apart).zip(0..).collect();
+    let mut all: Vec<(u32, u64)> = base.chunks(query.len()).map(|row| apart(row, query)).zip(0..).collect();
     all.sort_unstable();
     let (ids, distances) = found.row(number);
     let expected = all.iter().map(|&(distance, id)| (id, distance as f32));

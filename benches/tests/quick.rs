@@ -27,7 +27,7 @@ fn grids_fill_one_record() {
         ["--quick", "--device", "cpu", "--date", "2000-01-01", "--revision", "abc", "--repeat", "3", "--out", out];
     // Three shapes of random keys, which the standard library selects from as well, and ten kinds of others; two sizes
     // of sorts of two types of keys.
-    for (part, cases) in [("select", 2 * 3 + 10), ("exact", 16 + 7), ("hamming", 16 + 14), ("sort", 16 + 14 + 2 * 2)] {
+    for (part, cases) in [("select", 2 * 3 + 10), ("exact", 16 + 7), ("hamming", 16 + 31), ("sort", 16 + 31 + 2 * 2)] {
         let arguments: Vec<&str> = [part].into_iter().chain(common).collect();
         let (success, text) = grid(&arguments);
         assert!(success, "{text}");
@@ -51,7 +51,7 @@ fn grids_fill_one_record() {
     let (success, text) = grid(&["table", out]);
     assert!(success, "{text}");
     // Two lines above the cases.
-    assert_eq!(text.lines().count(), 2 + 27 + 4, "{text}");
+    assert_eq!(text.lines().count(), 2 + 44 + 4, "{text}");
 }
 
 #[test]

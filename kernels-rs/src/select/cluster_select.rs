@@ -228,23 +228,29 @@ impl<K: Key> Part<K> {
         Part { row, from, to, first: from + head, units, ring, started: false }
     }
 
-    /// Starts this thread's copies of turn `turn`, and closes their group.
+    /// The place in the ring of this unit of the part.
+    #[inline(always)]
+    fn place(&self, unit: u32) -> SharedPtr<U32x4> {
+        // Fewer places than these there are only if the part has fewer units.
+        // SAFETY: the place is in the ring, or no unit is there, and it is not used.
+        unsafe { self.ring.add(unit & (STAGES * thread::block_dim_x() - 1)) }
+    }
+
+    /// Starts this thread's copies of a turn, and closes their group. `unit` is the first unit, to be copied to `place`.
     ///
     /// # Safety
     /// The row is readable. This thread has used the units that were at their places.
     #[inline(always)]
-    unsafe fn copy(&self, turn: u32) {
-        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+    unsafe fn copy(&self, unit: u32, place: SharedPtr<U32x4>) {
+        let threads = thread::block_dim_x();
         let body = self.row.keys.wrapping_add(self.first as usize).cast::<U32x4>();
         unroll::<UNITS>(|u| {
-            let stage = turn * UNITS as u32 + u as u32;
-            let unit = stage * threads + thread;
-            if unit < self.units {
-                // SAFETY: a unit of the part lies inside the row, at a multiple of its size; the ring has STAGES units
-                // for each thread, and fewer only if the part has fewer.
+            let ahead = u as u32 * threads;
+            if unit + ahead < self.units {
+                // SAFETY: a unit of the part lies inside the row, at a multiple of its size; the places of a turn are
+                // as far apart as its units.
                 unsafe {
-                    let place = self.ring.add(stage % STAGES * threads + thread);
-                    async_copy::copy_16(place.cast(), body.wrapping_add(unit as usize).cast());
+                    async_copy::copy_16(place.add(ahead).cast(), body.wrapping_add((unit + ahead) as usize).cast());
                 }
             }
         });
@@ -258,10 +264,12 @@ impl<K: Key> Part<K> {
     #[inline(always)]
     unsafe fn start(&mut self) {
         if !self.started {
+            let mut unit = thread::thread_idx_x();
             let mut turn = 0;
             while turn < AHEAD {
-                // SAFETY: as the caller promises.
-                unsafe { self.copy(turn) };
+                // SAFETY: as the caller promises. The first turns fill the ring from its start.
+                unsafe { self.copy(unit, self.ring.add(unit)) };
+                unit += UNITS as u32 * thread::block_dim_x();
                 turn += 1;
             }
             self.started = true;
@@ -288,18 +296,19 @@ impl<K: Key> Part<K> {
     /// The row is readable. No other code uses the ring between [`Self::start`] and the end of the call.
     #[inline(always)]
     unsafe fn turns(&mut self, mut visit: impl FnMut(u32, SharedPtr<U32x4>)) {
-        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
-        let turns = self.turn_count();
+        let step = UNITS as u32 * thread::block_dim_x();
+        let (mut unit, mut turns) = (thread::thread_idx_x(), self.turn_count());
         // SAFETY: as the caller promises; a place is refilled after its unit was used.
         unsafe {
             self.start();
-            let mut turn = 0;
-            while turn < turns {
+            while turns > 0 {
                 async_copy::wait_group::<{ AHEAD - 1 }>();
-                let stage = turn * UNITS as u32;
-                visit(stage * threads + thread, self.ring.add(stage % STAGES * threads + thread));
-                self.copy(turn + AHEAD);
-                turn += 1;
+                let place = self.place(unit);
+                visit(unit, place);
+                // AHEAD turns further on the places are the same.
+                self.copy(unit + AHEAD * step, place);
+                unit += step;
+                turns -= 1;
             }
         }
         async_copy::wait_all();
@@ -334,85 +343,107 @@ impl<K: Key> Part<K> {
         raw
     }
 
-    /// Writes the entries of the part at or below `threshold` to `survivors`, as many as there is room for, and their
-    /// number to `count`. All threads of the block arrive; ends with a barrier.
+    /// Writes the entries of the part at or below the threshold at `threshold` to `survivors`, as many as there is room
+    /// for, and their number to `count`. All threads of the block arrive; ends with a barrier. The threshold stays in
+    /// shared memory, because there are no registers for it.
     ///
     /// # Safety
-    /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it or `count`.
+    /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it, `count` or
+    /// `threshold`, which the first thread may have written since the last barrier.
     #[inline(always)]
     unsafe fn filter(&mut self, threshold: u64, count: SharedPtr<u32>, survivors: SharedPtr<u64>, capacity: u32) {
-        let threads = thread::block_dim_x();
+        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         let row = self.row;
-        let (units, first) = (self.units, self.first);
-        let bound = entry::key(threshold);
-        // Keys with raw orders above the mark do not pass. NaN has raw orders at both ends of the range, so with a
-        // threshold among NaN every key may pass.
-        let mark = if bound > K::WORST { u32::MAX } else { bound };
-        // Behind the position of the threshold only better keys pass. With ids, positions do not matter.
-        let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
-        let last_tie = if row.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
-        // Appends an entry that passes. Each takes its place by itself: few lanes of a warp have one at a time, and a
-        // vote and a shuffle for each of them cost more than the hardware's turns for one address.
+        let (first, units) = (self.first, self.units);
+        // SAFETY: for the whole body, the header has the counter and the threshold, which no thread writes behind the
+        // barrier.
+        unsafe {
+            if thread == 0 {
+                count.store(0);
+            }
+            thread::sync_threads();
+        }
+        // SAFETY: as above.
+        let limit = || threshold;
+        let bound = entry::key(limit());
+        // With a threshold among NaN every key may pass: a bit for each key of a unit.
+        let all = if bound > K::WORST { (1 << Self::KEYS) - 1 } else { 0 };
+        // Whether the bits of a key and its position decide. With ids the ids decide about ties.
+        let decided = row.ids.is_none() && all == 0 && bound > K::BEST;
+        // Up to this unit ties pass. Behind it only better keys do: none if there are none.
+        let tied = || if decided { entry::payload(limit()) + 1 } else { u32::MAX };
+        let ties_end = (tied().saturating_sub(first) / Self::KEYS).min(units);
+        let mark = K::unorder(bound);
+        let strict_mark = K::unorder(K::before(bound));
+        // SAFETY: a place within the capacity belongs to the thread that has counted it.
+        let store = |place: u32, found: u64| unsafe {
+            if place < capacity {
+                survivors.add(place).store(found);
+            }
+        };
         let append = |found: u64| {
             // EMPTY is above every threshold.
-            if found <= threshold {
-                // SAFETY: the counter was set before a barrier, and a place within the capacity is this thread's.
-                unsafe {
-                    let place = atomic::shared_add_u32(count, 1);
-                    if place < capacity {
-                        survivors.add(place).store(found);
-                    }
-                }
+            if found <= limit() {
+                // SAFETY: the counter was set before a barrier.
+                store(unsafe { atomic::shared_add_u32(count, 1) }, found);
             }
         };
         // SAFETY: as the caller promises; units exist where their number is below `units`.
         unsafe {
-            if thread::thread_idx_x() == 0 {
-                count.store(0);
-            }
-            thread::sync_threads();
             let part = *self;
-            self.turns(|unit, place| {
-                let mut raw = [[[u32::MAX; 4]; 2]; UNITS];
-                let mut marks = [0; UNITS];
-                let mut may_pass = false;
-                unroll::<UNITS>(|u| {
-                    let unit = unit + u as u32 * threads;
-                    if unit < units {
-                        raw[u] = part.raw_orders(place.add(u as u32 * threads));
-                        marks[u] = if first + unit * Self::KEYS > last_tie { strict_mark } else { mark };
-                        let least = |q: usize| raw[u][q][0].min(raw[u][q][1]).min(raw[u][q][2].min(raw[u][q][3]));
-                        may_pass |= least(0) <= marks[u] || (Self::KEYS == 8 && least(1) <= marks[u]);
-                    }
-                });
-                if warp::any(FULL_MASK, may_pass) {
-                    // A bit for each of the lane's keys that may pass.
-                    let mut hits = 0u32;
-                    unroll::<UNITS>(|u| {
-                        if unit + u as u32 * threads < units {
-                            unroll::<8>(|e| {
-                                if (e as u32) < Self::KEYS && raw[u][e / 4][e % 4] <= marks[u] {
-                                    hits |= 1 << (u as u32 * Self::KEYS + e as u32);
-                                }
-                            });
-                        }
-                    });
-                    while hits != 0 {
-                        let key = hits.trailing_zeros();
-                        hits &= hits - 1;
-                        let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
-                        // The key is read again: choosing among registers by a number takes longer.
-                        let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
-                        let raw = K::raw_order(K::bits(stored) ^ row.flip);
-                        append(row.entry(raw, first + (unit + ahead) * Self::KEYS + key));
-                    }
-                    warp::sync_warp(FULL_MASK);
-                }
-            });
             let (exists, position) = part.fringe();
             if exists {
                 append(row.entry(row.raw(position), position));
             }
+            // The ties of the unit in which they end.
+            if ties_end < units && thread < tied().saturating_sub(first + ties_end * Self::KEYS) {
+                let position = tied() - 1 - thread;
+                let found = row.entry(row.raw(position), position);
+                if entry::key(found) == entry::key(limit()) {
+                    append(found);
+                }
+            }
+            self.turns(|unit, place| {
+                // A bit for each of the lane's keys that pass, or may pass.
+                let mut hits = 0u32;
+                unroll::<UNITS>(|u| {
+                    let (unit, place) = (unit + u as u32 * threads, place.add(u as u32 * threads));
+                    if unit < units {
+                        let keys = place.load();
+                        let mark = if unit < ties_end { mark } else { strict_mark };
+                        hits |= all << (u as u32 * Self::KEYS);
+                        unroll::<8>(|e| {
+                            if (e as u32) < Self::KEYS {
+                                let bits = K::unit_bits(keys, e / 4)[e % 4] ^ row.flip;
+                                if K::at_or_before(bits, mark) {
+                                    hits |= 1 << (u as u32 * Self::KEYS + e as u32);
+                                }
+                            }
+                        });
+                    }
+                });
+                if warp::any(FULL_MASK, hits != 0) {
+                    let mut own = 0;
+                    if decided && hits != 0 {
+                        own = atomic::shared_add_u32(count, hits.count_ones());
+                    }
+                    while hits != 0 {
+                        let key = hits.trailing_zeros();
+                        hits &= hits - 1;
+                        let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
+                        let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
+                        let raw = K::raw_order(K::bits(stored) ^ row.flip);
+                        let position = first + (unit + ahead) * Self::KEYS + key;
+                        if decided {
+                            store(own, entry::pack(K::order_of_number(raw), position));
+                            own += 1;
+                        } else {
+                            append(row.entry(raw, position));
+                        }
+                    }
+                    warp::sync_warp(FULL_MASK);
+                }
+            });
             thread::sync_threads();
         }
     }
@@ -485,22 +516,21 @@ fn log2(power: u32) -> u32 {
     power.trailing_zeros() % 32
 }
 
-/// Number of entries of a sorted list that come before `found`; of equal ones too if `or_equal`.
+/// Number of entries of a sorted list that come before `found`. Lanes with lists of one length stay together.
 ///
 /// # Safety
 /// The list has `len` entries, and no thread writes them.
 #[inline(always)]
-unsafe fn before(list: SharedPtr<u64>, len: u32, found: u64, or_equal: bool) -> u32 {
-    let (mut low, mut high) = (0, len);
-    while low < high {
-        let middle = (low + high) / 2;
-        // SAFETY: middle < len.
-        let other = unsafe { list.add(middle).load() };
-        let is_before = other < found || or_equal && other == found;
-        low = if is_before { middle + 1 } else { low };
-        high = if is_before { high } else { middle };
+unsafe fn before(list: SharedPtr<u64>, len: u32, found: u64) -> u32 {
+    let (mut count, mut step) = (0, 1 << (31 - (len | 1).leading_zeros()));
+    while step > 0 {
+        // SAFETY: an entry of the list, if it is looked at.
+        if count + step <= len && unsafe { list.add(count + step - 1).load() } < found {
+            count += step;
+        }
+        step /= 2;
     }
-    low
+    count
 }
 
 /// Number of words that a thread reads from peers before it uses the first.
@@ -539,7 +569,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
             let turns = if half == 0 { (0, middle) } else { (middle, plan.group_keys) };
             let groups = (thread - half * step, step);
             let bests = survivors.add(half * MOST_GROUPS);
-            row.sample_groups::<8>(plan, groups, turns, |group, best| bests.add(group).store(best));
+            row.sample_groups::<4>(plan, groups, turns, |group, best| bests.add(group).store(best));
             thread::sync_threads();
             if halves == 2 {
                 if thread < plan.groups {
@@ -626,7 +656,8 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                         }
                     }
                     // One warp or several read the list of a peer, or one reads several lists.
-                    let (together, mut of) = ((warps >> blocks_log).max(1), warp & (blocks - 1));
+                    let together = (warps >> blocks_log).max(1);
+                    let mut of = warp & (blocks - 1);
                     while of < blocks {
                         let start = warp::shuffle_idx(FULL_MASK, end - listed, of);
                         let size = warp::shuffle_idx(FULL_MASK, listed, of);
@@ -661,18 +692,20 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                         place += threads;
                     }
                     thread::sync_threads();
-                    let mut task = thread;
-                    while task < own * (blocks - 1) {
-                        let ahead = task / own.max(1);
-                        let place = task - ahead * own;
-                        let peer = (rank + 1 + ahead) & (blocks - 1);
-                        let start = starts.add(peer).load();
-                        let size = starts.add(peer + 1).load() - start;
-                        let found = list.add(place).load();
-                        // Of equal entries, which only equal ids make, those of the first block come first.
-                        let others = before(moved.add(start), size, found, peer < rank);
-                        atomic::shared_add_u32(buckets.add(place), others);
-                        task += threads;
+                    // Warps divide the lists of the peers as they did before.
+                    let mut of = warp & (blocks - 1);
+                    while of < blocks {
+                        let start = starts.add(of).load();
+                        let size = if of == rank { 0 } else { starts.add(of + 1).load() - start };
+                        let mut place = ((warp >> blocks_log) & (together - 1)) * 32 + lane;
+                        while place < own && size > 0 {
+                            // Of equal entries, which only equal ids make, those of the first block come first.
+                            let found = list.add(place).load() + (of < rank) as u64;
+                            let others = before(moved.add(start), size, found);
+                            atomic::shared_add_u32(buckets.add(place), others);
+                            place += 32 * together;
+                        }
+                        of += warps;
                     }
                     thread::sync_threads();
                     let mut place = thread;

@@ -44,6 +44,13 @@ pub trait Key: Copy {
     fn unorder(order: u32) -> u32;
     /// The order of a key, computed from its raw order.
     fn order(raw: u32) -> u32;
+    /// As [`Self::order`], of a key that is no NaN.
+    fn order_of_number(raw: u32) -> u32;
+    /// Whether a key is at or before another one, that is no NaN, in the order of results, of the bits of both. NaN is
+    /// not. Of a float one instruction or two.
+    fn at_or_before(bits: u32, other: u32) -> bool;
+    /// The order of the last key before those of this order, which is not [`Self::BEST`].
+    fn before(order: u32) -> u32;
 }
 
 /// A key type as a value, which selects one of several kernels.
@@ -136,7 +143,7 @@ macro_rules! half_word {
 }
 
 macro_rules! float_key {
-    ($name:ident, $infinity:literal, $nan:literal, $storage:ident) => {
+    ($name:ident, $infinity:literal, $nan:literal, $storage:ident, |$float:ident| $number:expr) => {
         impl Key for $name {
             const FLIP: u32 = SIGN;
             const WORST: u32 = $infinity ^ SIGN;
@@ -153,15 +160,30 @@ macro_rules! float_key {
             }
             #[inline(always)]
             fn order(raw: u32) -> u32 {
-                let number = if raw == SIGN - 1 { SIGN } else { raw };
+                let number = Self::order_of_number(raw);
                 if (Self::BEST..=Self::WORST).contains(&raw) { number } else { Self::NAN }
+            }
+            #[inline(always)]
+            fn order_of_number(raw: u32) -> u32 {
+                if raw == SIGN - 1 { SIGN } else { raw }
+            }
+            #[inline(always)]
+            fn at_or_before(bits: u32, other: u32) -> bool {
+                let $float = f32::from_bits(bits);
+                $number && $float <= f32::from_bits(other)
+            }
+            #[inline(always)]
+            fn before(order: u32) -> u32 {
+                // The raw order before that of +0 is of −0, which has the same order.
+                if order == SIGN { SIGN - 2 } else { order.wrapping_sub(1) }
             }
         }
     };
 }
-float_key!(F32Key, 0x7f80_0000, 0x7fc0_0000, word);
-float_key!(F16Key, 0x7c00_0000, 0x7e00_0000, half_word);
-float_key!(Bf16Key, 0x7f80_0000, 0x7fc0_0000, half_word);
+float_key!(F32Key, 0x7f80_0000, 0x7fc0_0000, word, |float| true);
+// As the upper half of an f32, NaN of 16 bits is a number beyond both infinities. Beyond +∞ it comes after all others.
+float_key!(F16Key, 0x7c00_0000, 0x7e00_0000, half_word, |float| float >= f32::from_bits(0xfc00_0000));
+float_key!(Bf16Key, 0x7f80_0000, 0x7fc0_0000, half_word, |float| true);
 
 macro_rules! integer_key {
     ($name:ident, $sign:expr) => {
@@ -182,6 +204,18 @@ macro_rules! integer_key {
             #[inline(always)]
             fn order(raw: u32) -> u32 {
                 raw
+            }
+            #[inline(always)]
+            fn order_of_number(raw: u32) -> u32 {
+                raw
+            }
+            #[inline(always)]
+            fn at_or_before(bits: u32, other: u32) -> bool {
+                Self::raw_order(bits) <= Self::raw_order(other)
+            }
+            #[inline(always)]
+            fn before(order: u32) -> u32 {
+                order.wrapping_sub(1)
             }
         }
     };

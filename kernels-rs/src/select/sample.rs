@@ -25,7 +25,7 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{math, thread, unroll};
 
 use crate::select::block_sort::{OrderWorkspace, block_order};
-use crate::select::entry::{ALL, EMPTY};
+use crate::select::entry::{self, ALL, EMPTY};
 use crate::select::keys::Key;
 use crate::select::rows::Row;
 
@@ -124,11 +124,19 @@ impl<K: Key> Row<K> {
                     // SAFETY: position < len.
                     tile[ahead] = (unsafe { self.raw(position) }, position);
                 });
-                unroll::<AHEAD>(|ahead| {
-                    let (raw, position) = tile[ahead];
-                    // SAFETY: position < len.
-                    best = best.min(unsafe { self.entry(raw, position) });
-                });
+                // An id that must be looked at first would keep each load of a key behind the use of the one before.
+                if self.ids.is_none() {
+                    unroll::<AHEAD>(|ahead| {
+                        let (raw, position) = tile[ahead];
+                        best = best.min(entry::pack(K::order(raw), position));
+                    });
+                } else {
+                    unroll::<AHEAD>(|ahead| {
+                        let (raw, position) = tile[ahead];
+                        // SAFETY: position < len.
+                        best = best.min(unsafe { self.entry(raw, position) });
+                    });
+                }
                 turn += AHEAD as u32;
             }
             store(group, best);
