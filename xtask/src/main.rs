@@ -162,8 +162,9 @@ enum Command {
     /// Build the Python wheel, install it into a new environment, and run its tests
     ///
     /// Needs Python 3.11 or later with venv, and the network for packages of python/requirements-test.txt. The
-    /// environment is in target/python/venv. Runs clippy, the commands of the README, pytest with seeds that follow
-    /// from the revision (or WARPANN_PROPERTY_BASE), mypy, and mypy's stubtest. docs/PYTHON.md has the build for users.
+    /// environment is in target/python/venv. Runs the commands of the README, pytest with seeds that follow from the
+    /// revision (or WARPANN_PROPERTY_BASE), mypy, and mypy's stubtest. The build takes the library that `cargo xtask
+    /// test` compiled. docs/PYTHON.md has the build for users.
     Python,
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
@@ -211,7 +212,7 @@ fn run(command: Command) -> Result<()> {
         Command::Package => package::run(),
         Command::Deny => deny::run(),
         Command::Deep { minutes, filter, base } => deep::run(minutes, filter.as_deref(), base),
-        Command::Python => python::run(),
+        Command::Python => python::run(false),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }

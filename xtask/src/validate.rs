@@ -28,7 +28,7 @@ const STEPS: [Step; 16] = [
     ("packages", crate::package::run),
     ("example with candle", with_candle),
     ("example server", example_server),
-    ("python wheel", crate::python::run),
+    ("python wheel", python_wheel),
 ];
 
 pub fn run() -> Result<()> {
@@ -67,8 +67,10 @@ fn comments() -> Result<()> {
     crate::comments::run(false)
 }
 
+/// With the feature for the tests of the Python package: it adds code of that package only.
 fn clippy() -> Result<()> {
-    shell::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    let words = ["clippy", "--workspace", "--all-targets", "--features", "warpann-python/emulated-driver"];
+    shell::run(cargo().args(words).args(["--", "-D", "warnings"]))
 }
 
 fn documentation() -> Result<()> {
@@ -128,6 +130,10 @@ fn example_server() -> Result<()> {
     };
     shell::run(in_example("clippy").args(["--all-targets", "--", "-D", "warnings"]))?;
     shell::run(&mut in_example("test"))
+}
+
+fn python_wheel() -> Result<()> {
+    crate::python::run(true)
 }
 
 /// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not
