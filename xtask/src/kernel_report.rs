@@ -22,10 +22,15 @@ pub const EXCUSED: &[(&str, &str)] = &[
     ("filter_u8_append_streamed", "on sm_80, as the filter of f16 copies"),
     ("filter_i8_append_resident", "on sm_80, as the filter of f16 copies"),
     ("filter_i8_append_streamed", "on sm_80, as the filter of f16 copies"),
+    ("cluster_select_f16", NO_REGISTERS),
+    ("cluster_select_bf16", NO_REGISTERS),
     ("filter_bits_append_resident", NO_BITS),
     ("filter_bits_append_streamed", NO_BITS),
     ("filter_bits_dense_resident", NO_BITS),
 ];
+
+/// The excuse of a kernel with 64 registers for each thread.
+const NO_REGISTERS: &str = "on sm_120 numbers of the launch are spilled, outside of loops (32 bytes of stack)";
 
 /// The excuse of products of bits by `mma.sync`.
 const NO_BITS: &str = "on sm_80, as the filter of f16 copies; from sm_100 on tensor cores multiply no bits, and the assembler \

@@ -9,15 +9,15 @@
 //! ```text
 //! each of the N blocks of a row:
 //!   start asynchronous copies of its part of the row into shared memory
-//!   threshold = from a sample of the whole row                       // every block finds the same one
+//!   threshold, splitters = from a sorted sample of the whole row     // every block finds the same ones
 //!   survivors = entries of its part at or below the threshold        // each turn's copies make room for the next ones
-//!   sort the survivors                                               // bucket_order
 //!   barrier of the cluster
-//!   copy the sorted survivors of all blocks from their shared memory
+//!   send each survivor to the block in whose range it is, by the splitters
+//!   send the numbers of survivors that went to each block, to all blocks
 //!   barrier of the cluster
-//!   rank of a survivor = its place + the places before it in the lists of the others     // binary search
-//!   write it to the place of its rank
-//! if the blocks together have fewer than k survivors, or more than there is room for:    // rare, for any data
+//!   sort the survivors that have come                                // bucket_order
+//!   write them to the places behind those of the ranges before
+//! if there are fewer than k survivors, or more than there is room for:    // rare, for any data
 //!   threshold = the k-th best entry, by radix counting in all blocks
 //! ```
 //! 1. *Loads without registers.* A thread copies 16 bytes at a time (`cp.async`) into places that only this thread
@@ -26,47 +26,57 @@
 //! 2. *No barrier for the threshold.* The sample is small: each block of a cluster reads it all, most of it from L2,
 //!    while its own keys arrive. Joining the samples of blocks would cost a barrier of the cluster and a read from the
 //!    peers.
-//! 3. *Each block sorts a share.* Ranks in the lists of the other blocks are binary searches, as many in all as there
-//!    are survivors for each block. They do not depend on how the survivors are distributed.
-//! 4. *The last barrier is not at the end.* No block reads from a peer after the second barrier, so blocks return when
+//! 3. *One comparison a key.* Bits of a key are compared with the bits of two marks, one for the positions up to that of
+//!    the threshold and one for those behind it, where ties do not pass. So a key that passes need not be looked at
+//!    again before its place is counted, and a thread counts the places of a turn by one atomic operation. With ids,
+//!    which decide ties, and with a threshold among NaN each entry is looked at.
+//! 4. *Each block sorts a range.* The ranges differ in size as the sample is wrong, which costs time and nothing else.
+//! 5. *The last barrier is not at the end.* No block accesses a peer after the second barrier, so blocks return when
 //!    they are done.
 //!
 //! # Cost
 //! Floor on an H200: bytes of the keys over 4.0 TB/s, or over 110 GB/s for each multiprocessor that takes part, and one
 //! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read
-//! from a peer .25 µs. Predicted from that, and measured (f32 keys, sorted results, µs; one H200, 2026-11-29):
+//! from a peer .25 µs. Measured in turn (f32 keys, sorted results, µs; one H200, 2026-11-29; "merge" is the kernel of
+//! 7eb9bd7a's parent, with steps 3 and 4 as in *What lost*):
 //!
-//! | rows × keys, k | blocks of a row | floor | predicted | measured | grid or block |
-//! |---|---|---|---|---|---|
-//! | 1 × 262,144, 2048 | 16 of 1,024 threads | 3 + 1.5 | 11 | 22 | 35 |
-//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 37 | 60 | 63 |
-//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 360 | 420 | 450 |
-//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 200 | 257 | 302 |
-//! | 10,000 × 128,000, 2048 | 1 of 512 | 1,280 | 1,900 | 2,106 | 2,640 |
+//! | rows × keys, k | blocks of a row | floor | merge | now |
+//! |---|---|---|---|---|
+//! | 1 × 262,144, 2048 | 16 of 512 threads | 3 + 1.5 | 21.4 | 15.2 |
+//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 54.4 | 43.1 |
+//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 408 | 310 |
+//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 248 | 191 |
+//! | 4,000 × 128,000, 2048 | 1 of 512 | 512 | 853 | 641 |
 //!
-//! One row: 512 keys, k = 8 take 7.8 µs with one block and 11.7 with 16, so two barriers and the reads from peers take
-//! 4; 4,096 keys, k = 2,048, all of them survivors, take 14.3 and 18.1. So the merge of survivors takes longest: every
-//! block copies all of them and searches for its own in 15 lists. Splitters from the sample, by which a block would
-//! send each survivor to the one block that ranks it, were not tried.
-//!
-//! Many rows: instructions decide, not memory. 1,024 × 131,072 took 42 a key and 2,048 × 131,072 36, 2.9 a cycle of a
-//! multiprocessor, at 2.3 and 2.8 TB/s (with the vote of *What lost*).
+//! Many rows: instructions decide, not memory. 1,024 × 131,072 took 38.8 a key with the merge and 2.8 a cycle of a
+//! multiprocessor; 2,048 × 131,072 takes 22.5 now, of which the scan is 15. A fifth of the time goes to waits for the
+//! keys of the sample.
 //!
 //! # What lost
+//! - Orders of all keys by integers, the least of eight for a quick look, and a look at each key that passes, whose place
+//!   a lane counted alone: 28.8 instructions a key in the scan of 1,024 × 131,072, k = 2,048. The comparisons had results
+//!   in predicates across the vote, of which there are too few: 35 of 129 instructions of a turn moved them.
+//! - Loads of the sample that wait for each other, because each stood behind the question whether the row has ids: 18 %
+//!   of the time of 256 × 65,536.
+//! - The ring at a place that is no multiple of 128 bytes: loads of keys wait 2.5 times as long, 2,048 × 131,072 takes 7 %
+//!   more.
+//! - Each block sorts the survivors of its part, copies the lists of all others, and searches them for the ranks of its
+//!   own: 19.2 µs for 1 × 262,144 with searches that need no division, 15.2 with ranges.
 //! - A vote, an atomic and a shuffle of the warp for the survivors that its lanes find at the same time: 264 µs for
-//!   1,024 × 131,072, where each lane asks for its place by an atomic of its own in 257; 2,178 and 2,106 for 10,000 ×
+//!   1,024 × 131,072, where each lane asked for its place by an atomic of its own in 257; 2,178 and 2,106 for 10,000 ×
 //!   128,000 (on two machines).
 //!
-//! By registers (64 of each thread; ptxas of CUDA 13, sm_90, 2026-11-29):
-//! - Sixteen keys of the sample in flight in each thread: 80 bytes spilled. With 1,024 threads two of them share a
-//!   group instead, and have eight keys each in flight.
+//! By registers (64 of each thread; ptxas of CUDA 13, 2026-11-29):
+//! - Eight keys of the sample in flight in each thread: 20 bytes spilled. With 1,024 threads two of them share a group
+//!   instead.
 //! - The sort by 32-bit words of [`crate::select::block_sort`] for crowded buckets, in place of its sort of entries: 12
 //!   bytes spilled.
 //! - Divisions by the number of blocks, which the compiler does not know as a power of two: 224 bytes spilled.
+//! - The part of the row in registers during the sample: up to 132 bytes spilled from sm_100 on.
 
 use cuda_std::cluster;
 use cuda_std::global::U32x4;
-use cuda_std::launch::LaunchConfig;
+use cuda_std::launch::{LaunchConfig, MOST_CLUSTER_BLOCKS};
 use cuda_std::shared::{self, SharedPtr};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, kernel, thread, unroll, warp};
@@ -93,15 +103,20 @@ const GROUP_BITS: u32 = 10;
 const STAGES: u32 = UNITS as u32 * AHEAD;
 
 /// The words of the header in shared memory: the count of survivors; two words of a radix pass; the address of the
-/// header; four words of the sort; the threshold, two words; a word for each warp; where the lists of the blocks start,
-/// and their end.
-const SORT_WORD: u32 = 4;
-const THRESHOLD_WORD: u32 = 8;
+/// header; four words of the sort; a word for each warp; where the ranges of the blocks begin; the count of entries that
+/// this block has received; its rank; how many it has sent to each block; how many each block has sent to each.
 const START_WORD: u32 = 3;
-const SUMS_WORD: u32 = 12;
-const STARTS_WORD: u32 = SUMS_WORD + 32;
-const HEADER_WORDS: u32 = 64;
-const _: () = assert!(STARTS_WORD + cuda_std::launch::MOST_CLUSTER_BLOCKS < HEADER_WORDS);
+const SORT_WORD: u32 = 4;
+const SUMS_WORD: u32 = 8;
+const SPLITTERS_WORD: u32 = SUMS_WORD + 32;
+const RECEIVED_WORD: u32 = SPLITTERS_WORD + 2 * MOST_CLUSTER_BLOCKS;
+const RANK_WORD: u32 = RECEIVED_WORD + 1;
+const SENT_WORD: u32 = RECEIVED_WORD + 4;
+const ALL_SENT_WORD: u32 = SENT_WORD + MOST_CLUSTER_BLOCKS;
+/// A multiple of 128 bytes: the ring at another place takes 7 % more time (2,048 × 131,072 on an H200), because loads of
+/// keys from it wait 2.5 times as long.
+const HEADER_WORDS: u32 = (ALL_SENT_WORD + MOST_CLUSTER_BLOCKS * MOST_CLUSTER_BLOCKS).next_multiple_of(32);
+const _: () = assert!(SPLITTERS_WORD.is_multiple_of(2), "entries have 8 bytes");
 
 /// Bytes of the area of the survivors. The radix passes have two arrays of counters there, and the sample its groups
 /// and the workspace of their sort.
@@ -516,21 +531,22 @@ fn log2(power: u32) -> u32 {
     power.trailing_zeros() % 32
 }
 
-/// Number of entries of a sorted list that come before `found`. Lanes with lists of one length stay together.
+/// The block whose range `found` belongs to: the number of splitters up to it. There are `blocks` − 1, a power of two
+/// less one, and ascend.
 ///
 /// # Safety
-/// The list has `len` entries, and no thread writes them.
+/// No thread writes the splitters.
 #[inline(always)]
-unsafe fn before(list: SharedPtr<u64>, len: u32, found: u64) -> u32 {
-    let (mut count, mut step) = (0, 1 << (31 - (len | 1).leading_zeros()));
+unsafe fn range_of(splitters: SharedPtr<u64>, blocks: u32, found: u64) -> u32 {
+    let (mut range, mut step) = (0, blocks / 2);
     while step > 0 {
-        // SAFETY: an entry of the list, if it is looked at.
-        if count + step <= len && unsafe { list.add(count + step - 1).load() } < found {
-            count += step;
+        // SAFETY: range + step < blocks.
+        if unsafe { splitters.add(range + step - 1).load() } <= found {
+            range += step;
         }
         step /= 2;
     }
-    count
+    range
 }
 
 /// Number of words that a thread reads from peers before it uses the first.
@@ -547,7 +563,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     let blocks_log = log2(blocks);
     let number = thread::block_idx_x() >> blocks_log;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
-    let (lane, warp, warps) = (warp::lane_id(), warp::warp_id(), thread::block_dim_x() / 32);
+    let lane = warp::lane_id();
     let Areas { header, survivors, ring, .. } = Areas::new(shared::dynamic(), capacity);
     // SAFETY: the caller promises the shapes. Areas that overlap are used one after the other, with barriers between:
     // the ring, then those of the sort, then the lists of the peers. Only the blocks of this row write its results, and
@@ -555,9 +571,9 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     unsafe {
         let row = Row::<K>::of(table, number);
         let (len, wanted) = (row.len, k.min(row.len));
-        let mut part = Part::of(row, rank, blocks, ring);
-        part.start();
+        Part::of(row, rank, blocks, ring).start();
         let (extremes, sums) = (header.add(SORT_WORD), header.add(SUMS_WORD));
+        let splitters = header.add(SPLITTERS_WORD).cast::<u64>();
         let mut threshold = ALL;
         if len > capacity {
             let plan = SamplePlan::new(wanted, len, BLOCK_GROUP_KEYS);
@@ -578,28 +594,35 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 }
                 thread::sync_threads();
             }
-            let found = header.add(THRESHOLD_WORD).cast::<u64>();
             let moved = survivors.add(MOST_GROUPS);
             let buckets = moved.add(MOST_GROUPS).cast();
             let workspace = BucketWorkspace { extremes, sums, buckets, moved };
-            let emit = |rank: u32, best: u64| {
-                if rank + 1 == plan.rank {
-                    found.store(best);
-                }
-            };
-            threshold = if bucket_order::<K, GROUP_BITS>(survivors, plan.groups, plan.rank, workspace, emit) {
-                found.load()
+            let emit = |rank: u32, best: u64| survivors.add(rank).store(best);
+            let sorted = if bucket_order::<K, GROUP_BITS>(survivors, plan.groups, plan.rank, workspace, emit) {
+                survivors
             } else {
-                block_sort(survivors, moved, plan.groups, plan.rank).add(plan.rank - 1).load()
+                block_sort(survivors, moved, plan.groups, plan.rank)
             };
+            threshold = sorted.add(plan.rank - 1).load();
+            // Each block gets a range of as many groups' best.
+            if thread < blocks - 1 {
+                splitters.add(thread).store(sorted.add(((thread + 1) * plan.rank) >> blocks_log).load());
+            }
             threshold = threshold.min(ALL);
+        } else if thread < blocks - 1 {
+            // Without a sample the first block gets all.
+            splitters.add(thread).store(EMPTY);
         }
         let slot = |rank: u32| number as usize * out.stride as usize + rank as usize;
         let mut total;
         if thread == 0 {
             header.add(START_WORD).store(header.address());
+            header.add(RANK_WORD).store(rank);
         }
         thread::sync_threads();
+        // From a rank that the compiler cannot know it makes the part again, and the sample has registers.
+        let rank = header.add(RANK_WORD).load();
+        let mut part = Part { started: true, ..Part::of(row, rank, blocks, ring) };
         loop {
             // From an address that the compiler cannot know it does not compute the addresses of all steps before the
             // loop, for which there are not enough registers.
@@ -613,116 +636,71 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
             // Whether every key passes. The threshold itself would take two registers until the end of the sort.
             let all = threshold == ALL;
             let alone = blocks == 1;
-            if !alone || enough(count, wanted, capacity, all) {
-                if count <= capacity {
-                    let workspace = BucketWorkspace { extremes, sums, buckets, moved };
-                    let emit = |rank: u32, found: u64| {
-                        if alone {
-                            store_result::<K>(found, table.flip, out, slot(rank));
-                        } else {
-                            survivors.add(rank).store(found);
-                        }
-                    };
-                    if !bucket_order::<K, BUCKET_BITS>(survivors, count, wanted, workspace, emit) {
-                        let sorted = block_sort(survivors, moved, count, wanted);
-                        let elsewhere = sorted.address() != survivors.address();
-                        let mut place = thread;
-                        while place < count.min(wanted) {
-                            let found = sorted.add(place).load();
-                            if alone {
-                                store_result::<K>(found, table.flip, out, slot(place));
-                            } else if elsewhere {
-                                survivors.add(place).store(found);
-                            }
-                            place += threads;
-                        }
-                    }
+            let (mut entries, mut other, mut own, mut before) = (survivors, moved, count, 0);
+            if !alone {
+                let splitters = header.add(SPLITTERS_WORD).cast::<u64>();
+                let (received, sent) = (header.add(RECEIVED_WORD), header.add(SENT_WORD));
+                let all_sent = header.add(ALL_SENT_WORD);
+                if thread == 0 {
+                    received.store(0);
                 }
-                if alone {
-                    break;
+                if thread < blocks {
+                    sent.add(thread).store(0);
                 }
+                // The rings of all blocks are free.
                 cluster::sync();
-                let of_peer = if lane < blocks { cluster::peer(header, lane).load() } else { 0 };
-                total = warp::butterfly_sum(of_peer);
-                if enough(total, wanted, capacity, all) {
-                    // Each list ends after the entries that can be results.
-                    let listed = of_peer.min(wanted);
-                    let end = warp::inclusive_sum(listed);
-                    let starts = header.add(STARTS_WORD);
-                    if warp == 0 && lane < blocks {
-                        starts.add(lane + 1).store(end);
-                        if lane == 0 {
-                            starts.store(0);
-                        }
+                let mut place = thread;
+                while place < count.min(capacity) {
+                    let found = survivors.add(place).load();
+                    let to = range_of(splitters, blocks, found);
+                    atomic::shared_add_u32(sent.add(to), 1);
+                    let at = cluster::add_u32(cluster::peer(received, to), 1);
+                    if at < capacity {
+                        cluster::peer(moved.add(at), to).store(found);
                     }
-                    // One warp or several read the list of a peer, or one reads several lists.
-                    let together = (warps >> blocks_log).max(1);
-                    let mut of = warp & (blocks - 1);
-                    while of < blocks {
-                        let start = warp::shuffle_idx(FULL_MASK, end - listed, of);
-                        let size = warp::shuffle_idx(FULL_MASK, listed, of);
-                        let list = cluster::peer(survivors, of);
-                        let step = 32 * together;
-                        let mut place = ((warp >> blocks_log) & (together - 1)) * 32 + lane;
-                        while place < size {
-                            let mut fetched = [0; FETCHED];
-                            unroll::<FETCHED>(|f| {
-                                let place = place + f as u32 * step;
-                                if place < size {
-                                    fetched[f] = list.add(place).load();
-                                }
-                            });
-                            unroll::<FETCHED>(|f| {
-                                let place = place + f as u32 * step;
-                                if place < size {
-                                    moved.add(start + place).store(fetched[f]);
-                                }
-                            });
-                            place += FETCHED as u32 * step;
-                        }
-                        of += warps;
-                    }
-                    // Behind this barrier no block reads from a peer.
-                    cluster::sync();
-                    let (start, own) = (starts.add(rank).load(), starts.add(rank + 1).load() - starts.add(rank).load());
-                    let list = moved.add(start);
-                    let mut place = thread;
-                    while place < own {
-                        buckets.add(place).store(place);
-                        place += threads;
-                    }
-                    thread::sync_threads();
-                    // Warps divide the lists of the peers as they did before.
-                    let mut of = warp & (blocks - 1);
-                    while of < blocks {
-                        let start = starts.add(of).load();
-                        let size = if of == rank { 0 } else { starts.add(of + 1).load() - start };
-                        let mut place = ((warp >> blocks_log) & (together - 1)) * 32 + lane;
-                        while place < own && size > 0 {
-                            // Of equal entries, which only equal ids make, those of the first block come first.
-                            let found = list.add(place).load() + (of < rank) as u64;
-                            let others = before(moved.add(start), size, found);
-                            atomic::shared_add_u32(buckets.add(place), others);
-                            place += 32 * together;
-                        }
-                        of += warps;
-                    }
-                    thread::sync_threads();
-                    let mut place = thread;
-                    while place < own {
-                        let rank = buckets.add(place).load();
-                        if rank < wanted {
-                            store_result::<K>(list.add(place).load(), table.flip, out, slot(rank));
-                        }
-                        place += threads;
-                    }
-                    break;
+                    place += threads;
                 }
+                thread::sync_threads();
+                let mut task = thread;
+                while task < blocks << blocks_log {
+                    let (of, to) = (task & (blocks - 1), task >> blocks_log);
+                    // Survivors without room count too.
+                    let lost = if of == rank { count.saturating_sub(capacity) } else { 0 };
+                    let place = cluster::peer(all_sent.add((rank << blocks_log) + of), to);
+                    place.store(sent.add(of).load() + lost);
+                    task += threads;
+                }
+                // Behind this barrier no block accesses a peer.
+                cluster::sync();
+                let mut of_lane = 0;
+                if lane < blocks {
+                    let mut from = 0;
+                    while from < blocks {
+                        of_lane += all_sent.add((from << blocks_log) + lane).load();
+                        from += 1;
+                    }
+                }
+                total = warp::butterfly_sum(of_lane);
+                own = warp::shuffle_idx(FULL_MASK, of_lane, rank);
+                before = warp::shuffle_idx(FULL_MASK, warp::inclusive_sum(of_lane) - of_lane, rank);
+                (entries, other) = (moved, survivors);
             }
-            // All blocks have read the counts.
-            cluster::sync();
-            // A sort has overwritten the keys in the ring.
-            part.started = header.load() > capacity && part.stays();
+            if enough(total, wanted, capacity, all) {
+                let keep = own.min(wanted.saturating_sub(before));
+                let workspace = BucketWorkspace { extremes, sums, buckets, moved: other };
+                let emit = |rank: u32, found: u64| store_result::<K>(found, table.flip, out, slot(before + rank));
+                if !bucket_order::<K, BUCKET_BITS>(entries, own, keep, workspace, emit) {
+                    let sorted = block_sort(entries, other, own, keep);
+                    let mut place = thread;
+                    while place < keep {
+                        store_result::<K>(sorted.add(place).load(), table.flip, out, slot(before + place));
+                        place += threads;
+                    }
+                }
+                break;
+            }
+            // What peers have sent is where the keys were.
+            part.started = part.started && alone;
             let bins = survivors.cast::<u32>();
             let mut counted = CountedPart { part: &mut part, sums: bins.add(BINS) };
             threshold = row.exact_threshold_by(&mut counted, wanted, bins, header.add(1));
