@@ -73,7 +73,7 @@ fn lengths(key: RowKey) -> Vec<(usize, usize)> {
     let dims = [1, 15, 17, 31, 33, 36, 65, 100, 128, 129, 144, 160, 257, 300];
     let longer = [1_000, 1_024, 1_030, 2_500];
     let longer = if key == RowKey::Bits { &longer[..] } else { &[] };
-    dims.iter().chain(longer).map(|&dim| dim).map(|dim: usize| (dim, dim.next_multiple_of(multiple))).collect()
+    dims.iter().chain(longer).copied().map(|dim: usize| (dim, dim.next_multiple_of(multiple))).collect()
 }
 
 /// The nodes that a walk from all rows finds for each query, nearest first.

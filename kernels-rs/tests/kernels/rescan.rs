@@ -199,7 +199,7 @@ fn vectors_within_a_radius_are_counted() {
 /// Counts for three of seven queries.
 fn check_counts(lists: &Lists, key: RowKey, turn: usize) {
     let metric = lists.metric;
-    let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 1, shared: (0, 0), multiprocessors: 1 };
+    let way = Way { filtered: turn.is_multiple_of(2), scored: turn % 3 != 1, shared: (0, 0), multiprocessors: 1 };
     let filter = way.filtered.then_some(&lists.filter[..]);
     let buffers = Buffers::of(lists, key);
     // A distance that occurs, so that vectors lie on the border.
