@@ -6,8 +6,8 @@
 //!                     + the `degree` / 2 nearest of every 128th row
 //! ```
 //! A search among fewer than IVF_ROWS rows is exact. Among more it goes through an inverted file: to 24 lists for the
-//! nearest rows, to 12 and to 4 for the farther ones, which need not be the nearest of all. Inverted files have no bits,
-//! so searches among bits are exact: a graph of 1,000,000 × 1,024 bits takes .64 s on an H200 (2026-11-29).
+//! nearest rows, to 12 and to 4 for the farther ones, which need not be the nearest of all. Inverted files have no
+//! bits, so searches among bits are exact: a graph of 1,000,000 × 1,024 bits takes .64 s on an H200 (2026-11-29).
 //!
 //! The nearest rows alone lie in the row's own cluster, and then walks that begin in another cluster never leave it.
 //! The other lists reach 16 and 64 times as far, at the cost of a search in few rows.

@@ -26,8 +26,8 @@
 //! 2. *No barrier for the threshold.* The sample is small: each block of a cluster reads it all, most of it from L2,
 //!    while its own keys arrive. Joining the samples of blocks would cost a barrier of the cluster and a read from the
 //!    peers.
-//! 3. *One comparison a key.* Bits of a key are compared with the bits of two marks, one for the positions up to that of
-//!    the threshold and one for those behind it, where ties do not pass. So a key that passes need not be looked at
+//! 3. *One comparison a key.* Bits of a key are compared with the bits of two marks, one for the positions up to that
+//!    of the threshold and one for those behind it, where ties do not pass. So a key that passes need not be looked at
 //!    again before its place is counted, and a thread counts the places of a turn by one atomic operation. With ids,
 //!    which decide ties, and with a threshold among NaN each entry is looked at.
 //! 4. *Each block sorts a range.* The ranges differ in size as the sample is wrong, which costs time and nothing else.
@@ -42,24 +42,24 @@
 //!
 //! | rows × keys, k | blocks of a row | floor | merge | now |
 //! |---|---|---|---|---|
-//! | 1 × 262,144, 2048 | 16 of 512 threads | 3 + 1.5 | 21.4 | 15.2 |
-//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 54.4 | 43.1 |
-//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 408 | 310 |
-//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 248 | 191 |
-//! | 4,000 × 128,000, 2048 | 1 of 512 | 512 | 853 | 641 |
+//! | 1 × 262,144, 2048 | 16 of 512 threads | 3 + 1.5 | 22.0 | 14.8 |
+//! | 256 × 65,536, 2048 | 1 of 512 | 3 + 17 | 54.6 | 42.3 |
+//! | 2,048 × 131,072, 1024 | 1 of 512 | 268 | 406 | 306 |
+//! | 1,024 × 131,072, 2048 | 1 of 512 | 134 | 248 | 189 |
+//! | 4,000 × 128,000, 2048 | 1 of 512 | 512 | 850 | 634 |
 //!
 //! Many rows: instructions decide, not memory. 1,024 × 131,072 took 38.8 a key with the merge and 2.8 a cycle of a
 //! multiprocessor; 2,048 × 131,072 takes 22.5 now, of which the scan is 15. A fifth of the time goes to waits for the
 //! keys of the sample.
 //!
 //! # What lost
-//! - Orders of all keys by integers, the least of eight for a quick look, and a look at each key that passes, whose place
-//!   a lane counted alone: 28.8 instructions a key in the scan of 1,024 × 131,072, k = 2,048. The comparisons had results
-//!   in predicates across the vote, of which there are too few: 35 of 129 instructions of a turn moved them.
+//! - Orders of all keys by integers, the least of eight for a quick look, and a look at each key that passes, whose
+//!   place a lane counted alone: 28.8 instructions a key in the scan of 1,024 × 131,072, k = 2,048. The comparisons had
+//!   results in predicates across the vote, of which there are too few: 35 of 129 instructions of a turn moved them.
 //! - Loads of the sample that wait for each other, because each stood behind the question whether the row has ids: 18 %
 //!   of the time of 256 × 65,536.
-//! - The ring at a place that is no multiple of 128 bytes: loads of keys wait 2.5 times as long, 2,048 × 131,072 takes 7 %
-//!   more.
+//! - The ring at a place that is no multiple of 128 bytes: loads of keys wait 2.5 times as long, 2,048 × 131,072 takes
+//!   7 % more.
 //! - Each block sorts the survivors of its part, copies the lists of all others, and searches them for the ranks of its
 //!   own: 19.2 µs for 1 × 262,144 with searches that need no division, 15.2 with ranges.
 //! - A vote, an atomic and a shuffle of the warp for the survivors that its lanes find at the same time: 264 µs for
@@ -103,8 +103,8 @@ const GROUP_BITS: u32 = 10;
 const STAGES: u32 = UNITS as u32 * AHEAD;
 
 /// The words of the header in shared memory: the count of survivors; two words of a radix pass; the address of the
-/// header; four words of the sort; a word for each warp; where the ranges of the blocks begin; the count of entries that
-/// this block has received; its rank; how many it has sent to each block; how many each block has sent to each.
+/// header; four words of the sort; a word for each warp; where the ranges of the blocks begin; the count of entries
+/// that this block has received; its rank; how many it has sent to each block; how many each block has sent to each.
 const START_WORD: u32 = 3;
 const SORT_WORD: u32 = 4;
 const SUMS_WORD: u32 = 8;
@@ -113,8 +113,8 @@ const RECEIVED_WORD: u32 = SPLITTERS_WORD + 2 * MOST_CLUSTER_BLOCKS;
 const RANK_WORD: u32 = RECEIVED_WORD + 1;
 const SENT_WORD: u32 = RECEIVED_WORD + 4;
 const ALL_SENT_WORD: u32 = SENT_WORD + MOST_CLUSTER_BLOCKS;
-/// A multiple of 128 bytes: the ring at another place takes 7 % more time (2,048 × 131,072 on an H200), because loads of
-/// keys from it wait 2.5 times as long.
+/// A multiple of 128 bytes: the ring at another place takes 7 % more time (2,048 × 131,072 on an H200), because loads
+/// of keys from it wait 2.5 times as long.
 const HEADER_WORDS: u32 = (ALL_SENT_WORD + MOST_CLUSTER_BLOCKS * MOST_CLUSTER_BLOCKS).next_multiple_of(32);
 const _: () = assert!(SPLITTERS_WORD.is_multiple_of(2), "entries have 8 bytes");
 
@@ -251,7 +251,8 @@ impl<K: Key> Part<K> {
         unsafe { self.ring.add(unit & (STAGES * thread::block_dim_x() - 1)) }
     }
 
-    /// Starts this thread's copies of a turn, and closes their group. `unit` is the first unit, to be copied to `place`.
+    /// Starts this thread's copies of a turn, and closes their group. `unit` is the first unit, to be copied to
+    /// `place`.
     ///
     /// # Safety
     /// The row is readable. This thread has used the units that were at their places.

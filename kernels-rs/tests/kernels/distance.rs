@@ -37,9 +37,9 @@ fn metrics(key: RowKey) -> &'static [Metric] {
     if key == RowKey::Bits { &[Metric::L2] } else { &METRICS }
 }
 
-/// `rows` rows of `dim` whole numbers, zero padded to `stride`: 0 and 1 for bits, bytes from their whole range, floats such that f32 sums
-/// are exact. Rows 1 and 2 are zero and equal to row 0. With `scaled` some rows of floats are so long or short that
-/// squares leave the range of f32.
+/// `rows` rows of `dim` whole numbers, zero padded to `stride`: 0 and 1 for bits, bytes from their whole range, floats
+/// such that f32 sums are exact. Rows 1 and 2 are zero and equal to row 0. With `scaled` some rows of floats are so
+/// long or short that squares leave the range of f32.
 fn vectors(random: &mut Random, key: RowKey, rows: usize, dim: usize, stride: usize, scaled: bool) -> Vec<f32> {
     let mut all = vec![0.0; rows * stride];
     for (row, values) in all.chunks_mut(stride).enumerate() {

@@ -300,9 +300,9 @@ impl Clusters {
             return None;
         }
         let capacity = survivors(k, columns, sample::BLOCK_GROUP_KEYS);
-        // Blocks that have a multiprocessor each have as many threads as possible, but for small parts: a row of 262,144
-        // keys takes 16 blocks 15.2 µs with 512 threads and 15.6 with 1,024, and 4 blocks 24.0 and 19.7 (H200, k =
-        // 2,048). On the emulator few threads make small parts long.
+        // Blocks that have a multiprocessor each have as many threads as possible, but for small parts: a row of
+        // 262,144 keys takes 16 blocks 15.2 µs with 512 threads and 15.6 with 1,024, and 4 blocks 24.0 and 19.7 (H200,
+        // k = 2,048). On the emulator few threads make small parts long.
         let alone = blocks < 8 && u64::from(rows) * u64::from(blocks) <= u64::from(limits.multiprocessors);
         let most = if limits.emulated { 64 } else { 1024 };
         let choices = [if alone { most } else { most / 2 }, most / 2];
