@@ -359,36 +359,24 @@ impl<K: Key> Part<K> {
         raw
     }
 
-    /// Writes the entries of the part at or below the threshold at `threshold` to `survivors`, as many as there is room
-    /// for, and their number to `count`. All threads of the block arrive; ends with a barrier. The threshold stays in
-    /// shared memory, because there are no registers for it.
+    /// Writes the entries of the part at or below `threshold` to `survivors`, as many as there is room for, and their
+    /// number to `count`. All threads of the block arrive; ends with a barrier.
     ///
     /// # Safety
-    /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it, `count` or
-    /// `threshold`, which the first thread may have written since the last barrier.
+    /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it or `count`.
     #[inline(always)]
     unsafe fn filter(&mut self, threshold: u64, count: SharedPtr<u32>, survivors: SharedPtr<u64>, capacity: u32) {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         let row = self.row;
         let (first, units) = (self.first, self.units);
-        // SAFETY: for the whole body, the header has the counter and the threshold, which no thread writes behind the
-        // barrier.
-        unsafe {
-            if thread == 0 {
-                count.store(0);
-            }
-            thread::sync_threads();
-        }
-        // SAFETY: as above.
-        let limit = || threshold;
-        let bound = entry::key(limit());
+        let bound = entry::key(threshold);
         // With a threshold among NaN every key may pass: a bit for each key of a unit.
         let all = if bound > K::WORST { (1 << Self::KEYS) - 1 } else { 0 };
         // Whether the bits of a key and its position decide. With ids the ids decide about ties.
         let decided = row.ids.is_none() && all == 0 && bound > K::BEST;
         // Up to this unit ties pass. Behind it only better keys do: none if there are none.
-        let tied = || if decided { entry::payload(limit()) + 1 } else { u32::MAX };
-        let ties_end = (tied().saturating_sub(first) / Self::KEYS).min(units);
+        let tied = if decided { entry::payload(threshold) + 1 } else { u32::MAX };
+        let ties_end = (tied.saturating_sub(first) / Self::KEYS).min(units);
         let mark = K::unorder(bound);
         let strict_mark = K::unorder(K::before(bound));
         // SAFETY: a place within the capacity belongs to the thread that has counted it.
@@ -399,23 +387,27 @@ impl<K: Key> Part<K> {
         };
         let append = |found: u64| {
             // EMPTY is above every threshold.
-            if found <= limit() {
+            if found <= threshold {
                 // SAFETY: the counter was set before a barrier.
                 store(unsafe { atomic::shared_add_u32(count, 1) }, found);
             }
         };
         // SAFETY: as the caller promises; units exist where their number is below `units`.
         unsafe {
+            if thread == 0 {
+                count.store(0);
+            }
+            thread::sync_threads();
             let part = *self;
             let (exists, position) = part.fringe();
             if exists {
                 append(row.entry(row.raw(position), position));
             }
             // The ties of the unit in which they end.
-            if ties_end < units && thread < tied().saturating_sub(first + ties_end * Self::KEYS) {
-                let position = tied() - 1 - thread;
+            if ties_end < units && thread < tied.saturating_sub(first + ties_end * Self::KEYS) {
+                let position = tied - 1 - thread;
                 let found = row.entry(row.raw(position), position);
-                if entry::key(found) == entry::key(limit()) {
+                if entry::key(found) == bound {
                     append(found);
                 }
             }
@@ -447,6 +439,7 @@ impl<K: Key> Part<K> {
                         let key = hits.trailing_zeros();
                         hits &= hits - 1;
                         let (ahead, key) = (key / Self::KEYS * threads, key % Self::KEYS);
+                        // The key is read again: choosing among registers by a number takes longer.
                         let stored = place.add(ahead).cast::<K::Stored>().add(key).load();
                         let raw = K::raw_order(K::bits(stored) ^ row.flip);
                         let position = first + (unit + ahead) * Self::KEYS + key;
@@ -567,7 +560,7 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     let lane = warp::lane_id();
     let Areas { header, survivors, ring, .. } = Areas::new(shared::dynamic(), capacity);
     // SAFETY: the caller promises the shapes. Areas that overlap are used one after the other, with barriers between:
-    // the ring, then those of the sort, then the lists of the peers. Only the blocks of this row write its results, and
+    // the ring, then what peers send, then those of the sort. Only the blocks of this row write its results, and
     // every rank has one survivor.
     unsafe {
         let row = Row::<K>::of(table, number);
