@@ -28,8 +28,8 @@ pub struct Args {
     /// Queries of the large batches: made, or the first of the file.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
-    /// Widths of the beam of walks to measure, at k = 10; none: no graph is built.
-    #[arg(long, value_delimiter = ',', default_value = "16,32,64,128", value_parser = count)]
+    /// Widths of the beam of walks to measure, at k = 10. Without a width no graph is built, which takes long on a CPU.
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "16,32,64,128", value_parser = count)]
     beams: Vec<usize>,
     /// Rate of matrix products of bits in TOP/s, from which the arithmetic floor is computed.
     #[arg(long, value_parser = positive)]
