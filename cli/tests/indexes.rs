@@ -430,11 +430,14 @@ fn bits_are_searched_built_and_converted() {
     let message =
         files.refused(1, "search --device cpu --base @base.fbin --query @query.fvecs --metric hamming --out @n.npy");
     assert!(message.contains("element type for metric hamming: f32; u8 is needed"), "{message}");
-    for kind in ["ivf-flat", "graph"] {
-        let line = format!("build --device cpu --base @bits.u8bin --kind {kind} --metric hamming --out @new");
-        let message = files.refused(1, &line);
-        assert!(message.contains("hamming; l2, ip or cosine is needed"), "{message}");
-    }
+    let message = files.refused(1, "build --device cpu --base @bits.u8bin --kind ivf-flat --metric hamming --out @new");
+    assert!(message.contains("hamming; l2, ip or cosine is needed"), "{message}");
+    let report = files.json("build --device cpu --base @bits.u8bin --kind graph --metric hamming --out @bits.graph");
+    assert_eq!(report["metric"], "hamming", "{report}");
+    files.json("search --device cpu --index @bits.graph --query @some.npy --k 4 --out @found.npy");
+    assert_eq!(io::read_ids(files.path("found.npy")).unwrap().ids, expected);
+    let message = files.refused(1, "convert --in @bits.graph --index hnswlib --out @new");
+    assert!(message.contains("hamming; l2, ip or cosine is needed"), "{message}");
     assert!(files.refused(1, "convert --in @x.flat --index hnswlib --out @new").contains("is for graphs, not for"));
     let message = files.refused(1, "convert --in @x.faiss --index warpann --metric l2 --out @new");
     assert!(message.contains("a file of bits, whose metric is hamming, not l2"), "{message}");

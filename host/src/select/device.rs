@@ -659,7 +659,8 @@ mod tests {
             (format!("{plan:?}"), layout.bytes())
         };
         let (found, bytes) = plan(1, 262_144, 2048, 16, 16);
-        assert!(found.contains("Cluster { blocks: 16, threads: 1024"), "{found}");
+        assert!(found.contains("Cluster { blocks: 16, threads: 512"), "{found}");
+        assert!(plan(1, 262_144, 2048, 4, 16).0.contains("Cluster { blocks: 4, threads: 1024"));
         assert_eq!(bytes, 0, "the selection by clusters has no scratch");
         for (rows, columns, k) in [(256, 65_536, 2048), (2048, 131_072, 1024), (10_000, 128_000, 2048)] {
             let (found, _) = plan(rows, columns, k, 1, 8);

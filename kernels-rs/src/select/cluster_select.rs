@@ -375,10 +375,9 @@ impl<K: Key> Part<K> {
         // Whether the bits of a key and its position decide. With ids the ids decide about ties.
         let decided = row.ids.is_none() && all == 0 && bound > K::BEST;
         // Up to this unit ties pass. Behind it only better keys do: none if there are none.
-        let tied = if decided { entry::payload(threshold) + 1 } else { u32::MAX };
+        let tied = if decided { entry::payload(threshold).saturating_add(1) } else { u32::MAX };
         let ties_end = (tied.saturating_sub(first) / Self::KEYS).min(units);
-        let mark = K::unorder(bound);
-        let strict_mark = K::unorder(K::before(bound));
+        let (mark, strict_mark) = (K::bits_up_to(bound), K::bits_up_to(bound.wrapping_sub(1)));
         // SAFETY: a place within the capacity belongs to the thread that has counted it.
         let store = |place: u32, found: u64| unsafe {
             if place < capacity {

@@ -49,8 +49,8 @@ pub trait Key: Copy {
     /// Whether a key is at or before another one, that is no NaN, in the order of results, of the bits of both. NaN is
     /// not. Of a float one instruction or two.
     fn at_or_before(bits: u32, other: u32) -> bool;
-    /// The order of the last key before those of this order, which is not [`Self::BEST`].
-    fn before(order: u32) -> u32;
+    /// The bits of the last number whose order is at most this one, which is at least [`Self::BEST`].
+    fn bits_up_to(order: u32) -> u32;
 }
 
 /// A key type as a value, which selects one of several kernels.
@@ -173,9 +173,9 @@ macro_rules! float_key {
                 $number && $float <= f32::from_bits(other)
             }
             #[inline(always)]
-            fn before(order: u32) -> u32 {
-                // The raw order before that of +0 is of −0, which has the same order.
-                if order == SIGN { SIGN - 2 } else { order.wrapping_sub(1) }
+            fn bits_up_to(order: u32) -> u32 {
+                // −0 has the raw order before that of +0 and the same order, so no key has the order between.
+                Self::unorder(if order == SIGN - 1 { SIGN - 2 } else { order })
             }
         }
     };
@@ -214,8 +214,8 @@ macro_rules! integer_key {
                 Self::raw_order(bits) <= Self::raw_order(other)
             }
             #[inline(always)]
-            fn before(order: u32) -> u32 {
-                order.wrapping_sub(1)
+            fn bits_up_to(order: u32) -> u32 {
+                Self::unorder(order)
             }
         }
     };

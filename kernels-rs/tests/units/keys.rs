@@ -1,5 +1,6 @@
 //! The orders of keys.
 
+use test_random::Random;
 use warpann_kernels::select::keys::*;
 
 fn order_of<K: Key>(bits: u32) -> u32 {
@@ -47,4 +48,33 @@ fn integers_are_ordered() {
     assert!(signed.is_sorted_by(|a, b| a < b));
     assert_eq!([0, 7, u32::MAX].map(order_of::<U32Key>), [0, 7, u32::MAX]);
     assert_eq!(I32Key::unorder(signed[1]), -1i32 as u32);
+}
+
+/// One comparison of bits says whether the order of a key is at most another order, also one that no key has.
+#[test]
+fn bits_tell_which_keys_come_up_to_an_order() {
+    fn check<K: Key>(upper_half: bool, has_nan: bool) {
+        let mut random = Random::new(7);
+        let mut all =
+            vec![0, 1, 0x8000_0000, 0x8000_0001, 0x7f80_0000, 0xff80_0000, 0x7c00_0000, 0xfc00_0000, u32::MAX];
+        all.extend([0x0001_0000, 0x8001_0000, 0x7fc0_0000, 0xffc0_0000, 0xfe00_0000, 0x7e00_0000, 0x7fff_ffff]);
+        all.extend((0..300).map(|_| random.bits() as u32));
+        let keys: Vec<u32> = all.iter().map(|bits| if upper_half { bits & 0xffff_0000 } else { *bits }).collect();
+        let near = |order: u32| {
+            [-2, -1, 0, 1, 2].map(|by| order.wrapping_add_signed(by)).into_iter().chain([order | 0x1f_ffff])
+        };
+        let orders = keys.iter().flat_map(|&bits| near(order_of::<K>(bits))).chain(near(0x8000_0000));
+        for order in orders.filter(|order| (K::BEST..=K::WORST).contains(order)) {
+            for &bits in &keys {
+                let of_key = order_of::<K>(bits);
+                let expected = of_key <= order && !(has_nan && of_key == K::NAN);
+                assert_eq!(K::at_or_before(bits, K::bits_up_to(order)), expected, "{bits:x} {order:x}");
+            }
+        }
+    }
+    check::<F32Key>(false, true);
+    check::<F16Key>(true, true);
+    check::<Bf16Key>(true, true);
+    check::<I32Key>(false, false);
+    check::<U32Key>(false, false);
 }
