@@ -37,8 +37,8 @@
 //! # Cost
 //! Floor on an H200: bytes of the keys over 4.0 TB/s, or over 110 GB/s for each multiprocessor that takes part, and one
 //! latency of .8 µs; 3 µs for a launch. A barrier of a cluster is about .7 µs, a barrier of a block 40 to 60 ns, a read
-//! from a peer .25 µs. Measured in turn (the kernel alone, f32 keys, sorted results, µs; one H200, 2026-11-29; "merge" is
-//! the kernel of 62eafdae, with steps 3 and 4 as in *What lost*):
+//! from a peer .25 µs. Measured in turn (the kernel alone, f32 keys, sorted results, µs; one H200, 2026-11-29; "merge"
+//! is the kernel of 62eafdae, with steps 3 and 4 as in *What lost*):
 //!
 //! | rows × keys, k | blocks of a row | floor | merge | now |
 //! |---|---|---|---|---|
