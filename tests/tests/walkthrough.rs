@@ -59,7 +59,7 @@ const BREAK: &str = "## 3. Break it";
 const ADDITIONS: [(&str, &str); 2] =
     [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", concat!(host_folder!(), "/mod.rs"))];
 /// The files and folders that a copy needs in order to build: the workspace's own files and every member.
-const COPIED: [&str; 16] = [
+const COPIED: [&str; 17] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -74,6 +74,7 @@ const COPIED: [&str; 16] = [
     "cli",
     "kernels-rs",
     "measure",
+    "python",
     "tests",
     "xtask",
 ];
