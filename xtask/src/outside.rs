@@ -39,8 +39,8 @@ const BUILDS: [Build; 2] = [
     // emulator has as well, inverted files of FAISS and the journal of exact indexes took it to 2.36 MB (2026-11-29).
     // What came later was not measured: changes of filters, kernels with clusters, scalar codes by bytes. There is
     // room.
-    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_700_000 },
-    Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 7_100_000 },
+    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_800_000 },
+    Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 7_400_000 },
 ];
 
 /// A folder below the system's folder for temporary files, which is removed with this value.
