@@ -284,7 +284,7 @@ pub(crate) fn differing_bits_of(x: f32, y: f32) -> u32 {
 }
 
 /// Number of bits in which two slices differ.
-pub(crate) fn differing_bits(x: &[u8], y: &[u8]) -> u64 {
+fn differing_bits(x: &[u8], y: &[u8]) -> u64 {
     x.iter().zip(y).map(|(x, y)| u64::from((x ^ y).count_ones())).sum()
 }
 
