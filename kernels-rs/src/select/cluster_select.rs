@@ -104,7 +104,7 @@ const STAGES: u32 = UNITS as u32 * AHEAD;
 
 /// The words of the header in shared memory: the count of survivors; two words of a radix pass; the address of the
 /// header; four words of the sort; a word for each warp; where the ranges of the blocks begin; the count of entries
-/// that this block has received; its rank; how many it has sent to each block; how many each block has sent to each.
+/// that this block has received; its rank; how many it has sent to each block.
 const START_WORD: u32 = 3;
 const SORT_WORD: u32 = 4;
 const SUMS_WORD: u32 = 8;
@@ -112,10 +112,9 @@ const SPLITTERS_WORD: u32 = SUMS_WORD + 32;
 const RECEIVED_WORD: u32 = SPLITTERS_WORD + 2 * MOST_CLUSTER_BLOCKS;
 const RANK_WORD: u32 = RECEIVED_WORD + 1;
 const SENT_WORD: u32 = RECEIVED_WORD + 4;
-const ALL_SENT_WORD: u32 = SENT_WORD + MOST_CLUSTER_BLOCKS;
 /// A multiple of 128 bytes: the ring at another place takes 7 % more time (2,048 × 131,072 on an H200), because loads
 /// of keys from it wait 2.5 times as long.
-const HEADER_WORDS: u32 = (ALL_SENT_WORD + MOST_CLUSTER_BLOCKS * MOST_CLUSTER_BLOCKS).next_multiple_of(32);
+const HEADER_WORDS: u32 = (SENT_WORD + MOST_CLUSTER_BLOCKS).next_multiple_of(32);
 const _: () = assert!(SPLITTERS_WORD.is_multiple_of(2), "entries have 8 bytes");
 
 /// Bytes of the area of the survivors. The radix passes have two arrays of counters there, and the sample its groups
@@ -126,11 +125,9 @@ const fn survivor_bytes(capacity: u32) -> u32 {
     if 8 * capacity > least { 8 * capacity } else { least }
 }
 
-/// Bytes of the area of the buckets, which has the ranks of a block's survivors later.
-const fn bucket_bytes(capacity: u32) -> u32 {
-    let buckets = 1 << BUCKET_BITS;
-    4 * if capacity > buckets { capacity } else { buckets }
-}
+/// Bytes of the area of the buckets, which has the numbers of what blocks send to each other before.
+const BUCKET_BYTES: u32 = 4 << BUCKET_BITS;
+const _: () = assert!(4 * MOST_CLUSTER_BLOCKS * MOST_CLUSTER_BLOCKS <= BUCKET_BYTES);
 
 /// Shared memory of a block in bytes, for `capacity` survivors of a row of at most `columns` keys of `key_bytes` bytes,
 /// which `blocks` blocks of `threads` threads share.
@@ -139,7 +136,7 @@ pub const fn shared_bytes(capacity: u32, columns: u32, key_bytes: u32, blocks: u
     let stages = part.div_ceil((UNIT_BYTES * threads) as u64);
     let stages = if stages < STAGES as u64 { stages } else { STAGES as u64 };
     let ring = stages * (UNIT_BYTES * threads) as u64;
-    let sort = 8 * capacity as u64 + bucket_bytes(capacity) as u64;
+    let sort = 8 * capacity as u64 + BUCKET_BYTES as u64;
     4 * HEADER_WORDS as u64 + survivor_bytes(capacity) as u64 + if ring > sort { ring } else { sort }
 }
 
@@ -195,7 +192,7 @@ struct Areas {
     ring: SharedPtr<U32x4>,
     /// Memory for `capacity` entries.
     moved: SharedPtr<u64>,
-    /// The buckets, and behind the sort the ranks of the survivors.
+    /// The buckets, and before the sort how many survivors each block has sent to each.
     buckets: SharedPtr<u32>,
 }
 
@@ -633,7 +630,8 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
             if !alone {
                 let splitters = header.add(SPLITTERS_WORD).cast::<u64>();
                 let (received, sent) = (header.add(RECEIVED_WORD), header.add(SENT_WORD));
-                let all_sent = header.add(ALL_SENT_WORD);
+                // How many each block has sent to each, where the buckets are later.
+                let all_sent = buckets;
                 if thread == 0 {
                     received.store(0);
                 }
@@ -677,6 +675,8 @@ unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
                 own = warp::shuffle_idx(FULL_MASK, of_lane, rank);
                 before = warp::shuffle_idx(FULL_MASK, warp::inclusive_sum(of_lane) - of_lane, rank);
                 (entries, other) = (moved, survivors);
+                // All warps have read the numbers.
+                thread::sync_threads();
             }
             if enough(total, wanted, capacity, all) {
                 let keep = own.min(wanted.saturating_sub(before));

@@ -277,9 +277,9 @@ fn samples_that_mislead_many_blocks() {
 #[test]
 fn samples_that_mislead_clusters() {
     mislead::<f32>((2, 6000, 100), Best::Smallest, Method::Cluster { blocks: 1 }, "Cluster");
-    mislead::<f32>((1, 9000, 600), Best::Largest, Method::Cluster { blocks: 4 }, "Cluster");
+    mislead::<f32>((1, 9000, 700), Best::Largest, Method::Cluster { blocks: 4 }, "Cluster");
     mislead::<i32>((2, 6001, 100), Best::Largest, Method::Cluster { blocks: 2 }, "Cluster");
-    mislead::<i32>((1, 9000, 600), Best::Smallest, Method::Cluster { blocks: 16 }, "Cluster");
+    mislead::<i32>((1, 9000, 700), Best::Smallest, Method::Cluster { blocks: 16 }, "Cluster");
 }
 
 #[test]
