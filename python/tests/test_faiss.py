@@ -210,7 +210,7 @@ def bits(ids: Any = None) -> Any:
     return index
 
 
-def test_bits_are_found_by_their_hamming_distance() -> None:
+def test_bits_are_found_by_their_hamming_distance(tmp_path: Path) -> None:
     distances, ids = bits().search(ASKED, K)
     apart = np.unpackbits(BITS[None] ^ ASKED[:, None], axis=2).sum(axis=2)
     expected = np.argsort(apart, axis=1, kind="stable")[:, :K]
@@ -225,8 +225,9 @@ def test_bits_are_found_by_their_hamming_distance() -> None:
     graph.add(BITS)
     walked = graph.search(ASKED, K, beam=200)
     assert warpann.recall(walked.ids, ids) > 0.9
-    with pytest.raises(errors.Mismatch):
-        graph.save_hnsw("bits.hnsw")
+    for format in ["faiss", "hnswlib"]:
+        with pytest.raises(errors.Mismatch):
+            graph.save_hnsw(tmp_path / "bits", format)
 
 
 @pytest.mark.parametrize("ids", [None, np.arange(2_000) * 3 + 1])
