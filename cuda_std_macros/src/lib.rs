@@ -408,6 +408,30 @@ pub fn group(attribute: TokenStream, item: TokenStream) -> TokenStream {
         .into()
 }
 
+/// Inlines a function of device code into its callers: always on the GPU, where a call costs registers and memory. On
+/// the host, which runs kernels in the emulator, the compiler decides: there every copy of a body only costs time to
+/// compile. (The kernels of warpann compile in 100 s of CPU instead of 146, EPYC, 2026-11-29.)
+///
+/// ```
+/// # use cuda_std::device_inline;
+/// #[device_inline]
+/// fn twice(x: u32) -> u32 {
+///     2 * x
+/// }
+/// # assert_eq!(twice(4), 8);
+/// ```
+#[proc_macro_attribute]
+pub fn device_inline(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    syn::parse_macro_input!(attribute as syn::parse::Nothing);
+    let item = proc_macro2::TokenStream::from(item);
+    quote::quote! {
+        #[cfg_attr(target_arch = "nvptx64", inline(always))]
+        #[cfg_attr(not(target_arch = "nvptx64"), inline)]
+        #item
+    }
+    .into()
+}
+
 /// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit
 /// word, and a launch can only pass a variant, so that a kernel may match on it without an arm for other words.
 ///

@@ -28,7 +28,7 @@
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{PtrMut, device_inline, global, kernel, thread, unroll, warp};
 
 /// Number of rows of a block; one warp makes one row.
 const ROWS_PER_BLOCK: u32 = 8;
@@ -36,7 +36,7 @@ const ROWS_PER_BLOCK: u32 = 8;
 const GROUP_BITS: u32 = 6;
 
 /// The finaliser of splitmix64.
-#[inline(always)]
+#[device_inline]
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -44,13 +44,13 @@ fn mix(mut z: u64) -> u64 {
 }
 
 /// A key for each number: for one seed and level a bijection.
-#[inline(always)]
+#[device_inline]
 fn key(seed: u64, level: u64, number: u64) -> u64 {
     mix(mix(seed.wrapping_add(level)) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// A pseudo-random number from −510 to 510, from a bell curve of standard deviation 148.
-#[inline(always)]
+#[device_inline]
 fn deviate(key: u64, component: u32) -> i32 {
     let mut x = key as u32 ^ component.wrapping_mul(0x9e37_79b9);
     x = (x ^ x >> 16).wrapping_mul(0x85eb_ca6b);
@@ -74,7 +74,7 @@ pub struct RowKeys {
 
 impl RowKeys {
     /// The keys of row `number` for this seed and number of clusters, which is a power of two.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(seed: u64, clusters: u32, number: u64) -> RowKeys {
         let row = key(seed, 1, number);
         let cluster = (mix(row) >> 32) as u32 & clusters.wrapping_sub(1);
@@ -83,7 +83,7 @@ impl RowKeys {
     }
 
     /// Component `j` of the row.
-    #[inline(always)]
+    #[device_inline]
     pub fn component(self, j: u32) -> f32 {
         let sum = 3 * deviate(self.group, j) + 2 * deviate(self.cluster, j) + 2 * deviate(self.row, j);
         sum as f32 / (j + 8) as f32

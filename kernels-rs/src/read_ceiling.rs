@@ -3,7 +3,7 @@
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, thread, unroll, warp};
 
 /// Number of threads of a block.
 pub const THREADS: u32 = 256;
@@ -33,7 +33,7 @@ impl ReadOnce {
 
 /// # Safety
 /// As [`ReadOnce`].
-#[inline(always)]
+#[device_inline]
 unsafe fn read(ReadOnce { words, quads, out }: ReadOnce) {
     let threads = (thread::grid_dim_x() * THREADS) as u64;
     let mut quad = (thread::block_idx_x() * THREADS + thread::thread_idx_x()) as u64;

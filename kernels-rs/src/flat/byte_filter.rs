@@ -61,7 +61,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, thread};
+use cuda_std::{Ptr, async_copy, device_inline, global, kernel, thread};
 
 use crate::flat::epilogue::{HEADER_BYTES, PairBounds, TileWord, Visited, hits_of, info_at, terms_at, visit};
 use crate::flat::pass::{FilterOutput, FilterPass, Share, TILE_QUERIES, TileWalk};
@@ -95,7 +95,7 @@ pub const fn most_row_bytes(element: ExactKey) -> u32 {
 const _: () = assert!(most_row_bytes(ExactKey::U8) == 32_896 && most_row_bytes(ExactKey::I8) == 65_792);
 
 /// Number of chunks of a row of `stride` bytes.
-#[inline(always)]
+#[device_inline]
 const fn chunks(stride: u32) -> u32 {
     stride.div_ceil(CHUNK_BYTES)
 }
@@ -215,13 +215,13 @@ struct BaseTiles {
 }
 
 impl Operands for BaseTiles {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         // SAFETY: the queries are padded to whole tiles.
         unsafe { self.copy.copy(to, self.query_tile, chunk) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
         let ByteFilter { base, stride, base_values, .. } = self.launch;
         let thread = self.thread;
@@ -258,7 +258,7 @@ impl ByteBounds {
     ///
     /// # Safety
     /// As [`ByteFilter`]; the header of the block's shared memory is free.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn new(launch: ByteFilter, first_query: u32, dense: bool) -> ByteBounds {
         let ByteFilter { query_values, query_norms, base_norm, pass, .. } = launch;
         let FilterPass { metric, query_count, thresholds, .. } = pass;
@@ -298,7 +298,7 @@ impl ByteBounds {
 }
 
 /// The least whole number that a product less a value must reach, rounded towards zero. Infinite numbers saturate.
-#[inline(always)]
+#[device_inline]
 fn least_surplus(least: f32) -> i32 {
     if least.is_nan() { i32::MIN } else { least as i32 }
 }
@@ -307,7 +307,7 @@ fn least_surplus(least: f32) -> i32 {
 ///
 /// # Safety
 /// `row` < 128, and the numbers of the queries were written before a barrier.
-#[inline(always)]
+#[device_inline]
 unsafe fn query(row: u32) -> [f32; 4] {
     // SAFETY: as the caller promises.
     unsafe { terms_at().add(row).load() }.0
@@ -318,32 +318,32 @@ impl PairBounds for ByteBounds {
     /// The least A − value; for cosine the bits of the limit.
     type Limit = i32;
 
-    #[inline(always)]
+    #[device_inline]
     fn pass(&self) -> FilterPass {
         self.pass
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn factor(&self, row: u32) -> f32 {
         // SAFETY: as the caller promises.
         let [_, factor, ..] = unsafe { query(row) };
         factor
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn error(&self, row: u32, _: SharedPtr<u8>) -> f32 {
         // SAFETY: as the caller promises.
         let [.., error, _] = unsafe { query(row) };
         error
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn limit(&self, row: u32, _: SharedPtr<u8>) -> i32 {
         // SAFETY: as the caller promises.
         unsafe { terms_at().add(row).cast::<i32>().load() }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn score(&self, sum: i32, value: f32, factor: f32) -> f32 {
         // One formula with selected numbers, because a branch for each pair costs more.
         let (scale, own) = match self.pass.metric {
@@ -355,7 +355,7 @@ impl PairBounds for ByteBounds {
         if value.to_bits() == LEFT_OUT { f32::INFINITY } else { score }
     }
 
-    #[inline(always)]
+    #[device_inline]
     #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
     unsafe fn kept(&self, sum: i32, value: f32, row: u32, _: SharedPtr<u8>) -> Option<f32> {
         // SAFETY: as the caller promises.
@@ -364,7 +364,7 @@ impl PairBounds for ByteBounds {
         if !(score > limit) { Some(score + error) } else { None }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn hits<const COLUMNS: usize>(
         &self,
         sums: &[[i32; 4]; COLUMNS],
@@ -393,13 +393,13 @@ impl PairBounds for ByteBounds {
 }
 
 /// A − value. That of a row that takes no part may wrap around; then its group is examined without need.
-#[inline(always)]
+#[device_inline]
 fn surplus(sum: i32, value: f32) -> i32 {
     sum.wrapping_sub(value.to_bits() as i32)
 }
 
 /// Whether a cosine score is at most the limit of these bits, or NaN.
-#[inline(always)]
+#[device_inline]
 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
 fn within(scaled: f32, factor: f32, limit: i32) -> bool {
     !(scaled * factor > f32::from_bits(limit as u32))
@@ -409,7 +409,7 @@ fn within(scaled: f32, factor: f32, limit: i32) -> bool {
 ///
 /// # Safety
 /// As [`ByteFilter`].
-#[inline(always)]
+#[device_inline]
 unsafe fn begin(launch: ByteFilter, dense: bool) -> Option<(BaseTiles, ByteBounds, Visited)> {
     let share = Share::of_block(launch.pass.tiles)?;
     let first_query = thread::block_idx_x() * TILE_QUERIES;
@@ -429,7 +429,7 @@ unsafe fn begin(launch: ByteFilter, dense: bool) -> Option<(BaseTiles, ByteBound
 
 /// # Safety
 /// As [`ByteFilter`].
-#[inline(always)]
+#[device_inline]
 unsafe fn filter<
     P: TileProduct<ROWS, COLUMNS, Sum = i32>,
     const ROWS: usize,

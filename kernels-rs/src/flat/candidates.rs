@@ -21,7 +21,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::metric::Metric;
@@ -81,7 +81,7 @@ impl CompactCandidates {
 
 /// # Safety
 /// As [`CompactCandidates`].
-#[inline(always)]
+#[device_inline]
 unsafe fn compact(launch: CompactCandidates) {
     let CompactCandidates { query_count, metric, gamma, query_norms, query_residuals, base_bounds, .. } = launch;
     let CompactCandidates { found, found_stride, first, thresholds, values, rows, counts, stride, overflow, .. } =

@@ -21,7 +21,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, thread, warp};
 
 use crate::flat::rescan::ScannedRows;
 use crate::product::element::{self, Row, RowKey};
@@ -71,7 +71,7 @@ impl CutResults {
 
 /// # Safety
 /// As [`CutResults`].
-#[inline(always)]
+#[device_inline]
 unsafe fn cut(launch: CutResults) {
     let CutResults { query_count, k, metric, radius, ids, distances, counts, listed } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -151,7 +151,7 @@ impl CountRows {
 
 /// # Safety
 /// As [`CountRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count<E: Row>(launch: CountRows) {
     let CountRows { scanned, listed, pieces, radius, counts } = launch;
     let worst = scanned.metric.badness(radius);

@@ -15,7 +15,7 @@
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, shared, unroll, warp};
+use cuda_std::{atomic, device_inline, global, shared, unroll, warp};
 
 use crate::flat::pass::{FilterPass, Share, TILE_QUERIES};
 use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
@@ -47,13 +47,13 @@ pub(crate) const HEADER_BYTES: u32 = (WARPS_AT + THREADS / 32 * WARP_BYTES).next
 const _: () = assert!(WARP_BYTES.is_multiple_of(16));
 
 /// The place of the four numbers of each of the block's queries.
-#[inline(always)]
+#[device_inline]
 pub(crate) fn terms_at() -> SharedPtr<global::F32x4> {
     shared::dynamic::<u8>().cast()
 }
 
 /// The place of the data of tile `visit` of the block: 128 values, and the words behind them ([`TileWords`]).
-#[inline(always)]
+#[device_inline]
 pub(crate) fn info_at(visit: u32) -> SharedPtr<u8> {
     // SAFETY: the place is below `INFOS`.
     unsafe { shared::dynamic::<u8>().add(TERMS_BYTES).add((visit % INFOS) * INFO_BYTES) }
@@ -76,7 +76,7 @@ impl TileWord {
     ///
     /// # Safety
     /// `info` is the data of a tile.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn of<T>(self, info: SharedPtr<u8>) -> SharedPtr<T> {
         // SAFETY: the data of a tile have three words behind the values.
         unsafe { info.add(self as u32).cast() }
@@ -87,7 +87,7 @@ impl TileWord {
 ///
 /// # Safety
 /// `column` is even and below 128.
-#[inline(always)]
+#[device_inline]
 unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
     // SAFETY: as the caller promises.
     unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
@@ -97,7 +97,7 @@ unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
 ///
 /// # Safety
 /// `column` is below 128.
-#[inline(always)]
+#[device_inline]
 unsafe fn value_at(info: SharedPtr<u8>, column: u32) -> f32 {
     // SAFETY: as the caller promises.
     unsafe { info.add(column * 4).cast::<f32>().load() }
@@ -163,7 +163,7 @@ pub(crate) trait PairBounds: Copy {
 ///
 /// # Safety
 /// As [`PairBounds::hits`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn hits_of<S: Sum, T: Copy, const COLUMNS: usize>(
     sums: &[[S; 4]; COLUMNS],
     (info, column): (SharedPtr<u8>, u32),
@@ -211,7 +211,7 @@ struct DenseBounds<B> {
 impl<B: PairBounds, P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>, const ROWS: usize, const COLUMNS: usize>
     Epilogue<P, ROWS, COLUMNS> for DenseBounds<B>
 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
         let FilterPass { query_count, out_values, out_stride, .. } = self.bounds.pass();
         // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited
@@ -270,7 +270,7 @@ struct AppendWithin<B, const LATER: bool> {
 }
 
 impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
-    #[inline(always)]
+    #[device_inline]
     fn new(bounds: B, first_query: u32, tiles: u32) -> Self {
         let (lane, queue) = (warp::lane_id(), SharedPtr::from_address(0));
         let taken = Taken { upper: 0, row: 0, query: 0, place: NO_PLACE };
@@ -278,21 +278,21 @@ impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
     }
 
     /// The sums of the groups that are examined, eight for each.
-    #[inline(always)]
+    #[device_inline]
     fn sums(&self) -> SharedPtr<u32> {
         // SAFETY: the groups stand behind the queue.
         unsafe { self.queue.add(QUEUE).cast() }
     }
 
     /// The places of the groups that are examined: 256 · query of the block + first column of the group.
-    #[inline(always)]
+    #[device_inline]
     fn places(&self) -> SharedPtr<u32> {
         // SAFETY: the places stand behind the sums.
         unsafe { self.sums().add(EXAMINED * GROUP_PAIRS) }
     }
 
     /// Number of lanes before this one among `lanes`.
-    #[inline(always)]
+    #[device_inline]
     fn rank(&self, lanes: u32) -> u32 {
         (lanes & ((1 << self.lane) - 1)).count_ones()
     }
@@ -302,7 +302,7 @@ impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
     ///
     /// # Safety
     /// The arrays of the pass are as long as its fields say; all lanes of the warp arrive.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn append_queue(&mut self, from: u32) {
         if self.queued <= from {
             return;
@@ -341,7 +341,7 @@ impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
     ///
     /// # Safety
     /// As [`Self::append_queue`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store_taken(&mut self) {
         let FilterPass { out_values, out_rows, out_stride, .. } = self.bounds.pass();
         let Taken { upper, row, query, place } = self.taken;
@@ -360,7 +360,7 @@ impl<B: PairBounds, const LATER: bool> AppendWithin<B, LATER> {
     ///
     /// # Safety
     /// As [`Self::append`]; the groups were stored, and `info` is the data of their tile.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn examine(&mut self, groups: u32, info: SharedPtr<u8>) {
         let pair = self.lane % GROUP_PAIRS;
         let mut group = self.lane / GROUP_PAIRS;
@@ -402,14 +402,14 @@ impl<
 {
     /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies
     /// registers.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         let header = shared::dynamic::<u8>();
         // SAFETY: the header has the memory of all warps.
         self.queue = unsafe { header.add(WARPS_AT + warp::warp_id() * WARP_BYTES).cast() };
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS, B::Sum>) {
         let bounds = self.bounds;
         // SAFETY: the tile was waited for, and all threads of the block arrive.
@@ -474,7 +474,7 @@ pub(crate) struct Visited {
 
 impl Visited {
     /// The pass over the tiles, with this number of stages.
-    #[inline(always)]
+    #[device_inline]
     fn pass(self, filter: FilterPass, stages: u32) -> Pass {
         let Visited { chunks, share, .. } = self;
         // SAFETY: the header is in the shared memory of the block.
@@ -489,7 +489,7 @@ impl Visited {
 /// # Safety
 /// The arrays of the pass are as long as its fields say, the numbers of the queries are written, and the operands have
 /// the tiles of the block. The block has shared memory for the header and for the ring of the instruction.
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn visit<
     P: TileProduct<ROWS, COLUMNS, Sum = B::Sum>,
     B: PairBounds,

@@ -57,7 +57,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, async_copy, global, kernel, thread};
+use cuda_std::{Ptr, async_copy, device_inline, global, kernel, thread};
 
 use crate::flat::epilogue::{HEADER_BYTES, PairBounds, TileWord, Visited, hits_of, info_at, terms_at, visit};
 pub use crate::flat::pass::{FilterOutput, FilterPass, tile_number};
@@ -157,13 +157,13 @@ struct BaseTiles {
 }
 
 impl Operands for BaseTiles {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         // SAFETY: the copies of queries are padded to whole tiles.
         unsafe { self.copy.copy(to, self.copy.start(self.query_tile).wrapping_add((chunk * CHUNK) as usize)) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
         let Filter { base, stride, base_values, tile_norms, tile_residuals, .. } = self.launch;
         let thread = self.thread;
@@ -205,7 +205,7 @@ impl HalfBounds {
     ///
     /// # Safety
     /// As [`Filter`]; the header of the block's shared memory is free.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn new(launch: Filter, first_query: u32, dense: bool) -> HalfBounds {
         let Filter { stride, query_greatest, base_greatest, query_norms, query_residuals, pass, .. } = launch;
         let FilterPass { metric, query_count, thresholds, .. } = pass;
@@ -242,7 +242,7 @@ impl HalfBounds {
 ///
 /// # Safety
 /// `row` < 128, and the numbers of the queries were written before a barrier.
-#[inline(always)]
+#[device_inline]
 unsafe fn query(row: u32) -> (QueryTerms, f32) {
     // SAFETY: as the caller promises.
     let [per_norm, per_residual, own, own_and_limit] = unsafe { terms_at().add(row).load() }.0;
@@ -253,7 +253,7 @@ unsafe fn query(row: u32) -> (QueryTerms, f32) {
 ///
 /// # Safety
 /// `info` is the data of a tile that was waited for.
-#[inline(always)]
+#[device_inline]
 unsafe fn tile(info: SharedPtr<u8>) -> Bounds {
     // SAFETY: as the caller promises.
     unsafe {
@@ -265,36 +265,36 @@ impl PairBounds for HalfBounds {
     type Sum = f32;
     type Limit = f32;
 
-    #[inline(always)]
+    #[device_inline]
     fn pass(&self) -> FilterPass {
         self.launch.pass
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn factor(&self, _: u32) -> f32 {
         1.0
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn error(&self, row: u32, info: SharedPtr<u8>) -> f32 {
         // SAFETY: as the caller promises.
         let ((terms, _), y) = unsafe { (query(row), tile(info)) };
         terms.error(self.launch.pass.metric, y)
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn limit(&self, row: u32, info: SharedPtr<u8>) -> f32 {
         // SAFETY: as the caller promises.
         let ((terms, own_and_limit), y) = unsafe { (query(row), tile(info)) };
         terms.error_from(own_and_limit + QueryTerms::of_base(self.launch.pass.metric, y), y)
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn score(&self, sum: f32, value: f32, _: f32) -> f32 {
         mul_add_f32(sum, self.factor, value)
     }
 
-    #[inline(always)]
+    #[device_inline]
     #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
     unsafe fn kept(&self, sum: f32, value: f32, row: u32, info: SharedPtr<u8>) -> Option<f32> {
         let score = self.score(sum, value, 1.0);
@@ -303,7 +303,7 @@ impl PairBounds for HalfBounds {
         if !(score > limit) { Some(score + error) } else { None }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn hits<const COLUMNS: usize>(
         &self,
         sums: &[[f32; 4]; COLUMNS],
@@ -324,7 +324,7 @@ impl PairBounds for HalfBounds {
 ///
 /// # Safety
 /// As [`Filter`].
-#[inline(always)]
+#[device_inline]
 unsafe fn begin(launch: Filter, dense: bool) -> Option<(BaseTiles, HalfBounds, Visited)> {
     let share = Share::of_block(launch.pass.tiles)?;
     let first_query = thread::block_idx_x() * TILE_QUERIES;
@@ -344,7 +344,7 @@ unsafe fn begin(launch: Filter, dense: bool) -> Option<(BaseTiles, HalfBounds, V
 
 /// # Safety
 /// As [`Filter`].
-#[inline(always)]
+#[device_inline]
 unsafe fn filter<
     P: TileProduct<ROWS, COLUMNS, Sum = f32>,
     const ROWS: usize,

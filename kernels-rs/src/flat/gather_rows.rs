@@ -19,7 +19,7 @@
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread};
 
 /// Number of threads of a block.
 pub const THREADS: u32 = 256;
@@ -53,7 +53,7 @@ pub struct GatherRows<W> {
 }
 
 /// The binary logarithm of the number of lanes that copy a row of `words` words.
-#[inline(always)]
+#[device_inline]
 fn log_lanes(words: u32) -> u32 {
     let most = MOST_LANES.trailing_zeros();
     if words >= MOST_LANES { most } else { words.max(1).next_power_of_two().trailing_zeros() }
@@ -105,7 +105,7 @@ impl<W> ScatterRows<W> {
 
 /// # Safety
 /// As [`GatherRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn gather_rows<W: Copy>(GatherRows { from, last, numbers, count, words, to }: GatherRows<W>) {
     // SAFETY: the contract is the same, no row past the last one is read, and each row of `to` is written once.
     unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (number.min(last as usize), row)) }
@@ -113,7 +113,7 @@ unsafe fn gather_rows<W: Copy>(GatherRows { from, last, numbers, count, words, t
 
 /// # Safety
 /// As [`ScatterRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn scatter_rows<W: Copy>(ScatterRows { from, numbers, count, words, to }: ScatterRows<W>) {
     // SAFETY: the contract is the same, and each row of `to` is written once, because the numbers differ.
     unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (row, number)) }
@@ -124,7 +124,7 @@ unsafe fn scatter_rows<W: Copy>(ScatterRows { from, numbers, count, words, to }:
 /// # Safety
 /// `numbers` has `count` numbers, and the rows that `of` returns exist and have `words` words. Two places do not write
 /// the same row.
-#[inline(always)]
+#[device_inline]
 unsafe fn copy_rows<W: Copy>(
     from: Ptr<W>,
     numbers: Ptr<u32>,

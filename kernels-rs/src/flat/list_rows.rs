@@ -16,7 +16,7 @@
 //! reads as words. Not measured on a GPU.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, warp};
 
 /// Number of threads of a block.
 const THREADS: u32 = 256;
@@ -55,7 +55,7 @@ impl ListRows {
 
 /// # Safety
 /// As [`ListRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn list(ListRows { sets, starts, counts, bit_words, stride, rows, .. }: ListRows) {
     let totals = cuda_std::shared_array!(u32, WARPS as usize);
     let (query, thread) = (thread::block_idx_x() as usize, thread::thread_idx_x());

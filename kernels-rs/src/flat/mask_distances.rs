@@ -8,7 +8,7 @@
 //! One read of the row numbers and their bits, and one write for each row that is left out.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread};
 
 /// Number of threads of a block.
 const THREADS: u32 = 256;
@@ -44,7 +44,7 @@ impl MaskDistances {
 
 /// # Safety
 /// As [`MaskDistances`].
-#[inline(always)]
+#[device_inline]
 unsafe fn mask(launch: MaskDistances) {
     let MaskDistances { rows, counts, columns, stride, bits, distances, .. } = launch;
     let query = thread::block_idx_y() as usize;

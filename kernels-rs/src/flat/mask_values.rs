@@ -8,7 +8,7 @@
 //! One read and one write of a number for each row, and one read of its bit.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread};
 
 /// Number of threads of a block.
 const THREADS: u32 = 256;
@@ -40,7 +40,7 @@ impl MaskValues {
 
 /// # Safety
 /// As [`MaskValues`].
-#[inline(always)]
+#[device_inline]
 unsafe fn mask(MaskValues { values, bits, rows, count, out }: MaskValues) {
     let row = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if row >= count {

@@ -4,7 +4,7 @@
 //! One read and one write of the results, and one read of an id for each of them.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread};
 
 use crate::NO_ROW;
 
@@ -51,7 +51,7 @@ impl NameResults {
 
 /// # Safety
 /// As [`NameResults`].
-#[inline(always)]
+#[device_inline]
 unsafe fn name(launch: NameResults) {
     let NameResults { rows, distances, found, names, refused, worst, k, slots, out_ids, out_distances } = launch;
     let slot = thread::block_idx_x() as u64 * THREADS as u64 + thread::thread_idx_x() as u64;

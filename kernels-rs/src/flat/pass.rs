@@ -1,7 +1,7 @@
 //! A pass of a filter: the tiles of the base that a launch visits, their division among blocks, and the output.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, group, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, group, thread};
 
 use crate::product::metric::Metric;
 use crate::product::tile::THREADS;
@@ -12,7 +12,7 @@ pub const TILE_QUERIES: u32 = 128;
 /// Number of the base tile that a launch visits as its tile `visited`.
 ///
 /// `skip` = 0: tiles 0, stride, 2·stride, ..; else all tiles that are not multiples of `skip`.
-#[inline(always)]
+#[device_inline]
 pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
     // `max(1)` shows the compiler that the divisor is not 0. A skip of 1 would visit no tile.
     if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
@@ -89,20 +89,20 @@ pub(crate) struct Share {
 
 impl Share {
     /// The share of this block among `tiles` tiles, or `None` if there is none for it.
-    #[inline(always)]
+    #[device_inline]
     pub fn of_block(tiles: u32) -> Option<Share> {
         let share = Share { first: thread::block_idx_y(), step: thread::grid_dim_y().max(1) };
         if share.first < tiles { Some(share) } else { None }
     }
 
     /// Number of tiles of the share.
-    #[inline(always)]
+    #[device_inline]
     pub fn tiles(self, of: u32) -> u32 {
         (of - self.first).div_ceil(self.step)
     }
 
     /// The numbers of the tiles of the share in a pass.
-    #[inline(always)]
+    #[device_inline]
     pub fn walk(self, pass: &FilterPass) -> TileWalk {
         let FilterPass { tile_stride, tile_skip, .. } = *pass;
         let next = tile_number(self.first, tile_stride, tile_skip);
@@ -115,7 +115,7 @@ impl Share {
     }
 
     /// Number of tile `visit` of the share among all visited tiles.
-    #[inline(always)]
+    #[device_inline]
     pub fn visited(self, visit: u32) -> u32 {
         self.first + visit * self.step
     }
@@ -138,7 +138,7 @@ pub(crate) struct TileWalk {
 
 impl TileWalk {
     /// The number of the next tile.
-    #[inline(always)]
+    #[device_inline]
     pub fn next(&mut self) -> u32 {
         let tile = self.next;
         self.next += self.step;

@@ -21,7 +21,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, group, kernel, thread, unroll, warp};
 
 use crate::product::canonical::{BATCH, over_norms, sums_by};
 use crate::product::element::{self, Row, RowKey};
@@ -90,7 +90,7 @@ impl Rescan {
 
 /// # Safety
 /// As [`Rescan`].
-#[inline(always)]
+#[device_inline]
 unsafe fn rescan<E: Row>(launch: Rescan) {
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     // SAFETY: the caller promises the shapes.
@@ -110,7 +110,7 @@ unsafe fn rescan<E: Row>(launch: Rescan) {
 ///
 /// # Safety
 /// As [`Rescan`]; the query and the piece exist.
-#[inline(always)]
+#[device_inline]
 unsafe fn scan_piece<E: Row>(launch: Rescan, query: usize, piece: u32) {
     let Rescan { scanned, k, pieces, list_stride, values, rows, counts, .. } = launch;
     let lane = warp::lane_id();
@@ -180,7 +180,7 @@ impl ScannedRows {
     ///
     /// # Safety
     /// As [`Rescan`]; the query exists, and each word has at least one row of the base.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) unsafe fn each<E: Row>(self, query: usize, from: u32, to: u32, mut take: impl FnMut(f32, u32, bool)) {
         let ScannedRows { queries, stride, row_count, metric, query_squares, base_squares, bits, .. } = self;
         let base = self.base.cast::<E::Stored>();

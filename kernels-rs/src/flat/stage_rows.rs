@@ -14,7 +14,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, thread, warp};
 
 /// Number of warps in a block of these kernels.
 const WARPS_PER_BLOCK: u32 = 4;
@@ -31,7 +31,7 @@ macro_rules! stored {
     ($($type:ty),*) => {$(
         impl Stored for $type {
             const ZERO: $type = 0;
-            #[inline(always)]
+            #[device_inline]
             fn bits(self) -> u32 {
                 self as u32
             }
@@ -80,7 +80,7 @@ impl<W> StageRows<W> {
 
 /// # Safety
 /// As [`StageRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn stage_rows<W: Stored>(launch: StageRows<W>) {
     let StageRows { from, count, dim, stride, exponent, to, refused, first_refused } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

@@ -8,7 +8,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread};
 
 use crate::NO_ROW;
 
@@ -50,7 +50,7 @@ impl AppendCandidates {
 
 /// # Safety
 /// As [`AppendCandidates`].
-#[inline(always)]
+#[device_inline]
 unsafe fn append(launch: AppendCandidates) {
     let AppendCandidates { found, most, share, first, candidates, width, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
@@ -87,7 +87,7 @@ unsafe fn append(launch: AppendCandidates) {
 ///
 /// # Safety
 /// There are `width` places, also in shared memory, and no lane reads that any more.
-#[inline(always)]
+#[device_inline]
 pub(super) unsafe fn load_candidates(candidates: *const u32, width: u32, to: SharedPtr<u32>) -> u32 {
     let (mut taken, mut base) = (0, 0);
     while base < width {
@@ -109,7 +109,7 @@ pub(super) unsafe fn load_candidates(candidates: *const u32, width: u32, to: Sha
 ///
 /// # Safety
 /// So many are there, and no lane writes them.
-#[inline(always)]
+#[device_inline]
 pub(super) unsafe fn is_among(rows: SharedPtr<u32>, count: u32, row: u32) -> bool {
     let (mut found, mut at) = (false, 0);
     while at < count {

@@ -13,7 +13,7 @@ use cuda_std::global::{self, F32x4, U32x4};
 use cuda_std::math::{dot4_i8, dot4_u8, sqrt_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK, Shuffle, shuffle_xor};
-use cuda_std::{thread, unroll};
+use cuda_std::{device_inline, thread, unroll};
 
 use crate::product::element::{self, Element, Row, RowKey};
 use crate::product::metric::Metric;
@@ -37,7 +37,7 @@ const SCALES: [f32; 2] = [f32::from_bits((127 + 100) << 23), f32::from_bits((127
 /// The power of two by which a vector is multiplied before its norm is computed, if the sum of its squares is `square`:
 /// so that no sum overflows, and no square of a short vector is lost. 1 for usual vectors, whose bits it does not
 /// change.
-#[inline(always)]
+#[device_inline]
 pub fn scale_for_norm(square: f32) -> f32 {
     match square {
         _ if square < f32::from_bits((127 - 80) << 23) => SCALES[0],
@@ -98,7 +98,7 @@ macro_rules! floats {
         impl Compared for element::$element {
             const KEY: RowKey = RowKey::$element;
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
                 let mut quad = thread::thread_idx_x();
                 while quad < stride.next_multiple_of(SUMS) / 4 {
@@ -111,12 +111,12 @@ macro_rules! floats {
                 }
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn own(_: SharedPtr<u32>, _: u32, _: u32) -> u32 {
                 0
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn key<const ROWS: usize>(
                 metric: Metric,
                 (query, _): (SharedPtr<u32>, u32),
@@ -128,7 +128,7 @@ macro_rules! floats {
                 unsafe { float_key::<Self, ROWS>(metric, query.cast(), rows, stride, lane_in_team) }
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn normalise(query: SharedPtr<u32>, stride: u32, threads: u32) {
                 // SAFETY: as the caller promises.
                 unsafe { divide_by_norm(query.cast(), stride, threads) }
@@ -143,13 +143,13 @@ macro_rules! bytes {
         impl Compared for element::$element {
             const KEY: RowKey = RowKey::$element;
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn store(query: *const Self::Stored, stride: u32, to: SharedPtr<u32>, threads: u32) {
                 // SAFETY: as the caller promises.
                 unsafe { store_bytes(query.cast(), stride, to, threads) }
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn own(query: SharedPtr<u32>, stride: u32, lane_in_team: u32) -> u32 {
                 let mut sum = 0;
                 let mut quad = lane_in_team;
@@ -162,7 +162,7 @@ macro_rules! bytes {
                 of_row([sum], lane_in_team, u32::wrapping_add)
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn key<const ROWS: usize>(
                 metric: Metric,
                 (query, own): (SharedPtr<u32>, u32),
@@ -197,7 +197,7 @@ macro_rules! bytes {
                 }
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn normalise(_: SharedPtr<u32>, _: u32, _: u32) {}
         }
     )*};
@@ -211,19 +211,19 @@ bytes! {
 impl Compared for element::Bits {
     const KEY: RowKey = RowKey::Bits;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store(query: *const u8, stride: u32, to: SharedPtr<u32>, threads: u32) {
         // SAFETY: as the caller promises.
         unsafe { store_bytes(query, stride, to, threads) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn own(_: SharedPtr<u32>, _: u32, _: u32) -> u32 {
         0
     }
 
     /// The number of bits in which query and row differ: of bits, all metrics but squared L2 are refused by the host.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn key<const ROWS: usize>(
         _: Metric,
         (query, _): (SharedPtr<u32>, u32),
@@ -238,7 +238,7 @@ impl Compared for element::Bits {
         of_row(sums, lane_in_team, u32::wrapping_add)
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn normalise(_: SharedPtr<u32>, _: u32, _: u32) {}
 }
 
@@ -246,7 +246,7 @@ impl Compared for element::Bits {
 ///
 /// # Safety
 /// As [`Compared::store`].
-#[inline(always)]
+#[device_inline]
 unsafe fn store_bytes(query: *const u8, stride: u32, to: SharedPtr<u32>, threads: u32) {
     let mut word = thread::thread_idx_x();
     while word < stride / 4 {
@@ -261,7 +261,7 @@ unsafe fn store_bytes(query: *const u8, stride: u32, to: SharedPtr<u32>, threads
 ///
 /// # Safety
 /// As [`Compared::key`].
-#[inline(always)]
+#[device_inline]
 unsafe fn each_word<const ROWS: usize>(
     query: SharedPtr<u32>,
     rows: [*const u8; ROWS],
@@ -301,7 +301,7 @@ unsafe fn each_word<const ROWS: usize>(
 
 /// The row of which a lane of a team gets the sum or the key: of two rows by the lowest bit of the lane, of four by its
 /// two lowest bits.
-#[inline(always)]
+#[device_inline]
 pub fn row_of<const ROWS: usize>(lane_in_team: u32) -> u32 {
     match ROWS {
         1 => 0,
@@ -311,7 +311,7 @@ pub fn row_of<const ROWS: usize>(lane_in_team: u32) -> u32 {
 }
 
 /// Whether no lane below this one in its team gets the same row.
-#[inline(always)]
+#[device_inline]
 pub fn is_first_of_row<const ROWS: usize>(lane_in_team: u32) -> bool {
     lane_in_team < ROWS as u32
 }
@@ -321,7 +321,7 @@ pub fn is_first_of_row<const ROWS: usize>(lane_in_team: u32) -> bool {
 ///
 /// While a lane has two rows or more, it gives half of them to its neighbour and takes the neighbour's part of the
 /// others, so four rows take four shuffles instead of twelve.
-#[inline(always)]
+#[device_inline]
 fn of_row<V: Shuffle + Copy, const ROWS: usize>(sums: [V; ROWS], lane_in_team: u32, add: impl Fn(V, V) -> V) -> V {
     const { assert!(ROWS == 1 || ROWS == 2 || ROWS == 4, "rows are halved") };
     let exchange = |mine: V, other: V, mask: u32| add(mine, shuffle_xor(FULL_MASK, other, mask));
@@ -346,7 +346,7 @@ fn of_row<V: Shuffle + Copy, const ROWS: usize>(sums: [V; ROWS], lane_in_team: u
 
 /// # Safety
 /// As [`Compared::key`].
-#[inline(always)]
+#[device_inline]
 unsafe fn float_key<E: Element, const ROWS: usize>(
     metric: Metric,
     query: SharedPtr<f32>,
@@ -393,7 +393,7 @@ impl Lanes {
     ///
     /// # Safety
     /// As [`Compared::key`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn sum<E: Element, const ROWS: usize>(
         self,
         rows: [*const E::Stored; ROWS],
@@ -433,7 +433,7 @@ impl Lanes {
 ///
 /// # Safety
 /// `query` has `stride` components, a multiple of 4, and starts at a multiple of 16 bytes; no other thread writes them.
-#[inline(always)]
+#[device_inline]
 unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
     let square = |scale: f32| {
         let mut sums = [0.0f32; 4];
@@ -464,13 +464,13 @@ unsafe fn divide_by_norm(query: SharedPtr<f32>, stride: u32, threads: u32) {
 }
 
 /// The sum of a lane's four partial sums.
-#[inline(always)]
+#[device_inline]
 fn of_four(sums: [f32; 4]) -> f32 {
     (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 /// The key of a value: u32 in the order of the values, NaN last.
-#[inline(always)]
+#[device_inline]
 fn ordered(value: f32) -> u32 {
     let bits = (value + 0.0).to_bits();
     if value.is_nan() {

@@ -4,7 +4,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, butterfly, butterfly_sum};
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread, unroll};
 
 use crate::graph::distance::{Compared, SUMS};
 use crate::product::element;
@@ -23,7 +23,7 @@ pub const ROUNDER: f32 = (3 << 22) as f32;
 pub const MOST_EXCESS: f32 = 65_535.0;
 
 /// By how many codes a component, in units of codes, lies beyond the range: rounded towards 0, at most [`MOST_EXCESS`].
-#[inline(always)]
+#[device_inline]
 pub fn excess(x: f32) -> u32 {
     min_f32(max_f32(max_f32(x, -x) - MOST, 0.0), MOST_EXCESS) as u32
 }
@@ -90,7 +90,7 @@ impl Encode {
 
 /// # Safety
 /// As [`Encode`].
-#[inline(always)]
+#[device_inline]
 unsafe fn encode<E: Compared>(launch: Encode) {
     let Encode { rows, stride, dim, metric, shifts, scale, limit, codes, code_stride, doubtful, .. } = launch;
     let number = thread::block_idx_x() as usize;

@@ -11,7 +11,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread};
 
 use crate::NO_ROW;
 use crate::graph::candidates::{is_among, load_candidates};
@@ -54,7 +54,7 @@ impl BeginCandidates {
 
 /// # Safety
 /// As [`BeginCandidates`].
-#[inline(always)]
+#[device_inline]
 unsafe fn begin(launch: BeginCandidates) {
     let BeginCandidates { nodes, edges, degree, parents, others, candidates, width, held_counts, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x() as usize);
@@ -132,7 +132,7 @@ impl AppendOthers {
 
 /// # Safety
 /// As [`AppendOthers`].
-#[inline(always)]
+#[device_inline]
 unsafe fn append(launch: AppendOthers) {
     let AppendOthers { nodes, lists, begins, most, accepted, candidates, width, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x() as usize);

@@ -21,7 +21,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
 use crate::graph::distance::{Compared, SUMS, TEAM, is_first_of_row, row_of};
@@ -105,7 +105,7 @@ impl Prune {
 
 /// # Safety
 /// As [`Prune`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prune<E: Compared>(launch: Prune) {
     let Prune { rows, stride, metric, candidates, most, edges, degree, in_order, .. } = launch;
     let lane = warp::lane_id();
@@ -259,7 +259,7 @@ unsafe fn prune<E: Compared>(launch: Prune) {
 }
 
 /// The nodes of each team, of which `node` gives one for each place.
-#[inline(always)]
+#[device_inline]
 fn of_teams(node: impl Fn(u32) -> u32) -> [u32; ROWS] {
     let team = warp::lane_id() / TEAM;
     let mut nodes = [NO_ROW; ROWS];
@@ -271,7 +271,7 @@ fn of_teams(node: impl Fn(u32) -> u32) -> [u32; ROWS] {
 ///
 /// # Safety
 /// As [`Compared::store`]; no lane reads the query any more.
-#[inline(always)]
+#[device_inline]
 unsafe fn load<E: Compared>(row: *const E::Stored, stride: u32, metric: Metric, query: SharedPtr<u32>) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -307,7 +307,7 @@ impl Count {
 
 /// # Safety
 /// As [`Count`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count(launch: Count) {
     let edge = thread::block_idx_x() * EDGE_THREADS + thread::thread_idx_x();
     if edge < launch.places {
@@ -346,7 +346,7 @@ impl Fill {
 
 /// # Safety
 /// As [`Fill`].
-#[inline(always)]
+#[device_inline]
 unsafe fn fill(launch: Fill) {
     let edge = thread::block_idx_x() * EDGE_THREADS + thread::thread_idx_x();
     if edge < launch.places {
@@ -397,7 +397,7 @@ impl Join {
 
 /// # Safety
 /// As [`Join`].
-#[inline(always)]
+#[device_inline]
 unsafe fn join(launch: Join) {
     let Join { edges, first, degree, ends, lists, joined, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
@@ -499,7 +499,7 @@ unsafe fn join(launch: Join) {
 }
 
 /// The key of another lane. All lanes arrive.
-#[inline(always)]
+#[device_inline]
 fn of_lane(key: u64, lane: u32) -> u64 {
     let (low, high) =
         (warp::shuffle_idx(FULL_MASK, key as u32, lane), warp::shuffle_idx(FULL_MASK, (key >> 32) as u32, lane));

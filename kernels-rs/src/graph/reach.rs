@@ -13,7 +13,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, thread};
 
 use crate::NO_ROW;
 
@@ -52,7 +52,7 @@ impl Claim {
 
 /// # Safety
 /// As [`Claim`].
-#[inline(always)]
+#[device_inline]
 unsafe fn claim(launch: Claim) {
     let Claim { edges, count, degree, levels, level, parents } = launch;
     let lane = warp::lane_id();
@@ -104,7 +104,7 @@ impl Settle {
 
 /// # Safety
 /// As [`Settle`].
-#[inline(always)]
+#[device_inline]
 unsafe fn settle(launch: Settle) {
     let Settle { parents, count, levels, level, reached } = launch;
     let node = thread::block_idx_x() * THREADS + thread::thread_idx_x();

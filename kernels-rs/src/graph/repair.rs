@@ -9,7 +9,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK};
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread};
 
 use crate::NO_ROW;
 use crate::graph::candidates::is_among;
@@ -61,7 +61,7 @@ impl RepairCandidates {
 
 /// # Safety
 /// As [`RepairCandidates`].
-#[inline(always)]
+#[device_inline]
 unsafe fn repair(launch: RepairCandidates) {
     let RepairCandidates { first, before, moved, edges, degree, candidates, kept, .. } = launch;
     let (lane, number) = (warp::lane_id(), thread::block_idx_x());
@@ -114,7 +114,7 @@ unsafe fn repair(launch: RepairCandidates) {
 ///
 /// # Safety
 /// There is room for all, and `count` nodes are there.
-#[inline(always)]
+#[device_inline]
 unsafe fn append(all: SharedPtr<u32>, count: u32, node: u32, other: u32) -> u32 {
     // SAFETY: places before `count` were stored before a barrier; those after it are each one lane's.
     unsafe {

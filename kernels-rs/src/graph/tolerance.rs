@@ -15,6 +15,7 @@
 //!
 //! All operations are IEEE binary32, round to nearest, so host and device agree to the bit.
 
+use cuda_std::device_inline;
 use cuda_std::math::sqrt_f32;
 
 use crate::product::metric::Metric;
@@ -32,7 +33,7 @@ pub struct Tolerance {
 impl Tolerance {
     /// That of a query whose codes have the sum of squares `query_square`, among rows with at most `greatest_square`.
     /// `metric` is that of the codes: squared L2 or the inner product.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(metric: Metric, query_square: u32, greatest_square: u32) -> Self {
         if metric.favors_length() {
             let squares = query_square as f32 + greatest_square as f32;
@@ -43,19 +44,19 @@ impl Tolerance {
     }
 
     /// The value of a key to which the error is added: a distance, or the negative of a product.
-    #[inline(always)]
+    #[device_inline]
     fn value(self, key: u32) -> f32 {
         if self.products { (key ^ 1 << 31) as i32 as f32 } else { sqrt_f32(key as f32) }
     }
 
     /// Whether the node of `key`, which is not less than `nearer`, may be as near as that of `nearer`.
-    #[inline(always)]
+    #[device_inline]
     pub fn within(self, nearer: u32, key: u32) -> bool {
         self.value(key) - self.value(nearer) <= self.most
     }
 
     /// Whether codes cannot order a full beam, whose first and last nodes have these keys.
-    #[inline(always)]
+    #[device_inline]
     pub fn ties(self, first: u32, last: u32) -> bool {
         self.value(last) - self.value(first) <= 2.0 * self.most
     }

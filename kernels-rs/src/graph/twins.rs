@@ -14,7 +14,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, warp};
 
 use crate::NO_ROW;
 
@@ -62,7 +62,7 @@ impl ExpandTwins {
 
 /// # Safety
 /// As [`ExpandTwins`].
-#[inline(always)]
+#[device_inline]
 unsafe fn expand(launch: ExpandTwins) {
     let ExpandTwins { found, distances, nodes, groups, members, filter, cursors, worst, k, .. } = launch;
     let ExpandTwins { out_distances, out_rows, .. } = launch;

@@ -82,7 +82,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, FULL_MASK, shuffle_idx, shuffle_xor};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, thread, unroll};
 
 use crate::NO_ROW;
 use crate::graph::distance::{self, Compared, TEAM, is_first_of_row, row_of};
@@ -293,7 +293,7 @@ struct Beam {
 }
 
 /// The node of a place.
-#[inline(always)]
+#[device_inline]
 fn node_of(place: u64) -> u32 {
     place as u32 >> 1
 }
@@ -302,7 +302,7 @@ fn node_of(place: u64) -> u32 {
 ///
 /// # Safety
 /// The places are initialised, and no thread writes them.
-#[inline(always)]
+#[device_inline]
 unsafe fn less_than(places: SharedPtr<u64>, len: u32, place: u64) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {
@@ -319,7 +319,7 @@ unsafe fn less_than(places: SharedPtr<u64>, len: u32, place: u64) -> u32 {
 ///
 /// # Safety
 /// The table is initialised, has an empty slot, and between barriers other threads only call this function.
-#[inline(always)]
+#[device_inline]
 unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
     let mut slot = node.wrapping_mul(0x9E37_79B1) >> 7 & (slots - 1);
     loop {
@@ -341,7 +341,7 @@ unsafe fn insert(table: SharedPtr<u32>, slots: u32, node: u32) -> bool {
 /// # Safety
 /// As [`Walk`]; these are at most [`PIECE`] nodes, the counter of kept nodes is 0, and no node is in the beam already
 /// or twice among these.
-#[inline(always)]
+#[device_inline]
 unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
     launch: &Walk,
     block: Block,
@@ -421,7 +421,7 @@ unsafe fn absorb<E: Compared, const ROWS: usize, const THREADS: u32>(
 ///
 /// # Safety
 /// As [`absorb`].
-#[inline(always)]
+#[device_inline]
 unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
     launch: &Walk,
     block: Block,
@@ -467,7 +467,7 @@ unsafe fn keep<E: Compared, const ROWS: usize, const THREADS: u32>(
 }
 
 /// The number of these lanes before this one.
-#[inline(always)]
+#[device_inline]
 fn lanes_before(lanes: u32) -> u32 {
     (lanes & ((1 << warp::lane_id()) - 1)).count_ones()
 }
@@ -477,7 +477,7 @@ fn lanes_before(lanes: u32) -> u32 {
 ///
 /// # Safety
 /// Between barriers other threads use the counter by this function only.
-#[inline(always)]
+#[device_inline]
 unsafe fn append<const THREADS: u32>(counter: SharedPtr<u32>, lanes: u32, len: u32) -> u32 {
     if THREADS == 32 {
         return len;
@@ -507,7 +507,7 @@ struct Entry {
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mut Beam, entry: &mut Entry) -> u32 {
     let Walk { starts, pivots, wanted, slots, .. } = *launch;
     let thread = thread::thread_idx_x();
@@ -556,7 +556,7 @@ unsafe fn next_listed<const THREADS: u32>(launch: &Walk, block: Block, beam: &mu
 ///
 /// # Safety
 /// As [`Walk`]; the beam has pivots only.
-#[inline(always)]
+#[device_inline]
 unsafe fn store_lists<const THREADS: u32>(launch: &Walk, lists: SharedPtr<u32>, beam: &Beam) {
     let Walk { pivots, pivot_count, ends, .. } = *launch;
     let mut at = thread::thread_idx_x();
@@ -583,7 +583,7 @@ unsafe fn store_lists<const THREADS: u32>(launch: &Walk, lists: SharedPtr<u32>, 
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Block) {
     let Walk { queries, stride, metric, .. } = *launch;
     let query = (*queries).cast::<E::Stored>().wrapping_add(thread::block_idx_x() as usize * stride as usize);
@@ -603,7 +603,7 @@ unsafe fn load_query<E: Compared, const THREADS: u32>(launch: &Walk, block: Bloc
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> (u32, u32) {
     let thread = thread::thread_idx_x();
     let (mut chosen, mut named) = (0, 0);
@@ -648,7 +648,7 @@ unsafe fn choose<const THREADS: u32>(block: Block, beam: &mut Beam) -> (u32, u32
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) {
     let thread = thread::thread_idx_x();
     // SAFETY: slots and places exist; barriers stand between writes and reads of other threads.
@@ -670,7 +670,7 @@ unsafe fn fill_table<const THREADS: u32>(block: Block, slots: u32, beam: &Beam) 
 
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk) {
     let Walk { stride, degree, width, slots, .. } = launch;
     if let Some(doubtful) = launch.doubtful {
@@ -769,7 +769,7 @@ unsafe fn walk<E: Compared, const ROWS: usize, const THREADS: u32>(launch: Walk)
 ///
 /// # Safety
 /// As [`Walk`]; the table has room for them.
-#[inline(always)]
+#[device_inline]
 unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
     launch: &Walk,
     block: Block,
@@ -826,7 +826,7 @@ unsafe fn meet<E: Compared, const THREADS: u32, const AHEAD: usize>(
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn leave_empty(launch: &Walk, first: u32, step: u32) {
     let to = launch.places.wrapping_add(thread::block_idx_x() as usize * launch.selected as usize);
     let mut place = first;
@@ -843,7 +843,7 @@ unsafe fn leave_empty(launch: &Walk, first: u32, step: u32) {
 ///
 /// # Safety
 /// As [`Walk`].
-#[inline(always)]
+#[device_inline]
 unsafe fn store_places<E: Compared>(launch: &Walk, block: Block, beam: Beam) {
     let Walk { metric, width, selected, filter, places, doubtful, k, least, greatest_square, told, .. } = *launch;
     if warp::warp_id() != 0 {

@@ -5,7 +5,7 @@
 //! One read of the queries, one warp a query.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
@@ -54,7 +54,7 @@ impl PrepareByteQueries {
 
 /// # Safety
 /// As [`PrepareByteQueries`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prepare<E: Element>(launch: PrepareByteQueries) {
     let PrepareByteQueries { rows, count, stride, metric, base_norm, factors, errors, shifts } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

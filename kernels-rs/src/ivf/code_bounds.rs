@@ -24,7 +24,7 @@
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::ivf::encoding::{Decode, Operand4, OperandParts, OperandSource, StoredRows};
@@ -46,7 +46,7 @@ const THREADS: u32 = 32 * WARPS_PER_BLOCK;
 ///
 /// # Safety
 /// A centre has the quad.
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
     match centre {
         // SAFETY: as the caller promises.
@@ -84,7 +84,7 @@ impl GreatestCode {
 
 /// # Safety
 /// As [`GreatestCode`].
-#[inline(always)]
+#[device_inline]
 unsafe fn greatest_component<D: Decode<Query = F32>>(launch: GreatestCode) {
     let GreatestCode { stored, row_lists, row_count, centre, greatest } = launch;
     let stride = stored.dim.next_multiple_of(4);
@@ -149,7 +149,7 @@ impl ScaleCodes {
 
 /// # Safety
 /// As [`ScaleCodes`].
-#[inline(always)]
+#[device_inline]
 unsafe fn scale(launch: ScaleCodes) {
     let ScaleCodes { centroids, centroid_count, stride, centre, codebooks, codeword_count, .. } = launch;
     let ScaleCodes { greatest, offsets, halves, .. } = launch;
@@ -219,7 +219,7 @@ impl MeasureCodes {
 
 /// # Safety
 /// As [`MeasureCodes`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
     let MeasureCodes { stored, row_lists, row_count, centre, metric, row_factors, .. } = launch;
     let MeasureCodes { greatest, parts, values, bounds, .. } = launch;
@@ -307,7 +307,7 @@ impl MarkPadding {
 
 /// # Safety
 /// As [`MarkPadding`].
-#[inline(always)]
+#[device_inline]
 unsafe fn mark(MarkPadding { ranks, row_count, values }: MarkPadding) {
     let row = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if row < row_count {
@@ -347,7 +347,7 @@ impl CountLive {
 
 /// # Safety
 /// As [`CountLive`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count(CountLive { list_starts, lengths, ranks, filter, live }: CountLive) {
     let list = thread::block_idx_x() as usize;
     // SAFETY: list < list_count, rows below the list's length.

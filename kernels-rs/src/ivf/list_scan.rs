@@ -90,7 +90,7 @@ use cuda_std::global::{F32x2, U32x4};
 use cuda_std::launch::{Kernel, LaunchConfig};
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, thread, unroll};
 
 use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
@@ -324,13 +324,13 @@ pub struct ScanLists {
 
 impl ScanLists {
     /// Number of items of dense use with tiles of `tile` queries.
-    #[inline(always)]
+    #[device_inline]
     pub fn dense_items(&self, tile: u32) -> u32 {
         self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
     }
 
     /// Size of the codebooks' halves in bytes.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) fn table_bytes(&self) -> u32 {
         (self.stored.dim << self.stored.bits) * 2
     }
@@ -339,7 +339,7 @@ impl ScanLists {
     ///
     /// # Safety
     /// The word with the number of items is written, if it is present.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
         match self.item_count {
             // SAFETY: one word.
@@ -354,7 +354,7 @@ impl ScanLists {
     ///
     /// # Safety
     /// The item is below [`Self::count`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn item(&self, dense: bool, item: u32, tile: u32) -> [u32; 4] {
         if dense {
             let cuts = self.row_count.div_ceil(self.item_rows.max(1)).max(1);
@@ -367,7 +367,7 @@ impl ScanLists {
     }
 
     /// The value of a row of the storage: +∞ if the row has the score +∞.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn value(&self, row: u32) -> f32 {
         // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
         unsafe {
@@ -456,7 +456,7 @@ struct Header {
 impl Header {
     /// # Safety
     /// The block has [`header_bytes`] of dynamic shared memory.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn new(queries: u32, planes: bool) -> Header {
         let at = shared::dynamic::<u8>();
         // SAFETY: the lengths of the parts add up to `header_bytes`.
@@ -474,7 +474,7 @@ impl Header {
     /// # Safety
     /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any
     /// more.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin<R: Rows>(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
         if thread < queries {
             let place = item.first_place + if thread < item.pairs { thread } else { 0 };
@@ -513,7 +513,7 @@ struct ItemTiles<'a, R: Rows, const QUERIES: u32> {
 }
 
 impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         let (row, part) = (self.thread / 8, self.thread % 8);
         let mut row = row;
@@ -535,7 +535,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, _: u32, chunk: u32) {
         let Item { list, start, end, .. } = self.item;
         // SAFETY: the storage has a whole tile of rows from the start of every list's last tile.
@@ -554,7 +554,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
 }
 
 /// The query of which row `row` of the block is a plane ([`Rows::PLANES`]).
-#[inline(always)]
+#[device_inline]
 const fn query_of(row: u32) -> u32 {
     row / 16 * 8 + row % 8
 }
@@ -580,7 +580,7 @@ impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, AP
     ///
     /// # Safety
     /// As [`ScanLists`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn value_of(&self, row: u32) -> f32 {
         if self.thread < TILE_ROWS && row < self.item.end {
             // SAFETY: the storage has a whole tile of rows from the start of every list's last tile.
@@ -594,7 +594,7 @@ impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, AP
     ///
     /// # Safety
     /// The header comes from [`Header::new`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn values(&self) -> SharedPtr<f32> {
         // SAFETY: the header has room for the values of two tiles.
         unsafe { self.header.values.add((self.row / TILE_ROWS % 2) * TILE_ROWS) }
@@ -605,7 +605,7 @@ impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, AP
     ///
     /// # Safety
     /// As [`ScanLists`]; `place` is the place of one of the item's queries.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store(&self, place: u32, first: u32, count: usize, score: impl Fn(usize, usize) -> f32) {
         // SAFETY: as the caller promises; scores are written inside the pair's padded part.
         unsafe {
@@ -624,7 +624,7 @@ impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, AP
     ///
     /// # Safety
     /// As [`Self::store`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn append(&self, place: u32, first: u32, count: usize, score: impl Fn(usize, usize) -> f32) {
         let ScanLists { counts, capacity, scores: out, places, .. } = *self.work;
         // SAFETY: as the caller promises; places are compared with the capacity.
@@ -681,13 +681,13 @@ impl<
     const APPEND: bool,
 > Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, R, RESIDENT, APPEND>
 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         // SAFETY: the item's first tile.
         self.next_value = unsafe { self.value_of(self.row) };
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn before_tile(&mut self, _: u32) {
         // SAFETY: the values of two tiles have room; those of the tile before last are not read any more.
         unsafe {
@@ -700,7 +700,7 @@ impl<
 
     /// A warp without rows leaves the tensor cores to other warps. The other kernels do not skip: the branch costs
     /// `mma.sync` registers, and ptxas serialises `wgmma` products after it (C7518).
-    #[inline(always)]
+    #[device_inline]
     fn wanted(&self, part: &P) -> bool {
         match P::INSTRUCTION {
             Instruction::MmaSync if APPEND && RESIDENT => self.row + part.first_column() < self.item.end,
@@ -708,7 +708,7 @@ impl<
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS, P::Sum>) {
         let column = part.column();
         // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the
@@ -775,7 +775,7 @@ impl<
 ///
 /// # Safety
 /// As [`ScanLists`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn scan<
     R: Rows,
     P: TileProduct<ROWS, COLUMNS>,

@@ -29,7 +29,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, exclusive_sum, inclusive_sum, shuffle_idx};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared_array, thread, warp};
 
 use crate::NO_ROW;
 
@@ -44,7 +44,7 @@ pub const PLACE_THREADS: u32 = 1024;
 pub const SCATTER_THREADS: u32 = 256;
 
 /// `length` rounded up to whole sectors.
-#[inline(always)]
+#[device_inline]
 pub const fn padded(length: u32) -> u32 {
     length.next_multiple_of(PAD)
 }
@@ -91,7 +91,7 @@ impl CountPairs {
 
 /// # Safety
 /// As [`CountPairs`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count(launch: CountPairs) {
     let CountPairs { probed_lists, query_count, probes, first_probe, end_probe, lengths, live, counts, .. } = launch;
     let CountPairs { slots, offsets, row_lengths, live_rows, .. } = launch;
@@ -157,7 +157,7 @@ unsafe fn count(launch: CountPairs) {
 
 /// The exclusive sum of one value of each thread over a block of [`PLACE_THREADS`], and the sum of all values. All
 /// threads arrive.
-#[inline(always)]
+#[device_inline]
 fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
     let own = inclusive_sum(value);
     // SAFETY: 32 sums fit; a barrier separates writes and reads.
@@ -213,7 +213,7 @@ impl PlacePairs {
 
 /// # Safety
 /// As [`PlacePairs`].
-#[inline(always)]
+#[device_inline]
 unsafe fn place(launch: PlacePairs) {
     let PlacePairs { list_count, lengths, counts, tile, item_rows, first_pairs, first_items, .. } = launch;
     let PlacePairs { item_count, query_count, row_lengths, row_starts, .. } = launch;
@@ -328,7 +328,7 @@ impl ScatterPairs {
 
 /// # Safety
 /// As [`ScatterPairs`].
-#[inline(always)]
+#[device_inline]
 unsafe fn scatter(launch: ScatterPairs) {
     let ScatterPairs { probed_lists, pair_count, probes, first_probe, end_probe, lengths, counts, slots, .. } = launch;
     let ScatterPairs { offsets, row_starts, thresholds, factors, item_rows, first_pairs, first_items, .. } = launch;
@@ -426,7 +426,7 @@ impl FewPairs {
 
 /// # Safety
 /// As [`FewPairs`].
-#[inline(always)]
+#[device_inline]
 unsafe fn few(launch: FewPairs) {
     let FewPairs { probed_lists, query_count, probes, lengths, live, factors, item_rows, .. } = launch;
     let FewPairs { offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
@@ -522,7 +522,7 @@ impl BeginCandidates {
 
 /// # Safety
 /// As [`BeginCandidates`].
-#[inline(always)]
+#[device_inline]
 unsafe fn begin(launch: BeginCandidates) {
     let BeginCandidates { query_count, selected, scores, places, capacity, list_scores, .. } = launch;
     let BeginCandidates { list_places, counts, thresholds, .. } = launch;

@@ -19,7 +19,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms, round_up};
 use crate::product::canonical::squares;
@@ -84,7 +84,7 @@ impl PrepareQueries {
 
 /// # Safety
 /// As [`PrepareQueries`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
     let PrepareQueries { count, stride, centre, metric, base_greatest, copy, copy_stride, .. } = launch;
     let PrepareQueries { factors, base_bounds, cosines, errors, errors_apart, shifts, .. } = launch;

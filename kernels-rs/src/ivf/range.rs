@@ -7,7 +7,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, shared_array, thread, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared_array, thread, warp};
 
 /// Number of threads of a block.
 pub const THREADS: u32 = 128;
@@ -42,7 +42,7 @@ impl CountWithin {
 
 /// # Safety
 /// As [`CountWithin`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count(launch: CountWithin) {
     let CountWithin { scores, row_starts, shifts, errors, radius, counts } = launch;
     let sums = shared_array!(u32, 4);

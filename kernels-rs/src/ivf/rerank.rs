@@ -33,7 +33,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, group, kernel, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, group, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
@@ -160,7 +160,7 @@ impl Rerank {
     ///
     /// # Safety
     /// The arrays cover the query; at < selected.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
         let Certificate { selected, row_count, .. } = self.certificate;
         let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, ranks, filter } = self.lists;
@@ -249,7 +249,7 @@ impl Certificate {
     ///
     /// # Safety
     /// The arrays cover the query.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn holds(&self, query: u32, valid: u32, worst: f32) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.all(query, valid) || self.bounds(query, self.selected - 1)[0] > worst as f64 }
@@ -259,7 +259,7 @@ impl Certificate {
     ///
     /// # Safety
     /// The arrays cover the query.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn all(&self, query: u32, valid: u32) -> bool {
         // SAFETY: as the caller promises.
         let live = unsafe {
@@ -275,7 +275,7 @@ impl Certificate {
     ///
     /// # Safety
     /// The arrays cover the query; place < selected.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn bounds(&self, query: u32, place: u32) -> [f64; 2] {
         let at = query as usize;
         // SAFETY: as the caller promises.
@@ -307,7 +307,7 @@ impl<E: Row> Query<E> {
     ///
     /// # Safety
     /// The query exists.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) unsafe fn of(queries: Ptr<u8>, stride: u32, metric: Metric, query: u32, lane: u32) -> Self {
         let components = queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
         let quads = stride / 4;
@@ -321,7 +321,7 @@ impl<E: Row> Query<E> {
     ///
     /// # Safety
     /// Rows and lists exist.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) unsafe fn distances<R: Decode<Query = E>>(
         &self,
         rows: R,
@@ -348,7 +348,7 @@ impl<E: Row> Query<E> {
 ///
 /// # Safety
 /// As [`Rerank`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     let Rerank { certificate, metric, k, out_keys, out_ranks, flags, .. } = launch;
     let (rows, sort) = (R::of(&launch.stored, launch.stride), launch.sort != 0);
@@ -447,7 +447,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
 ///
 /// # Safety
 /// As [`Rerank`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= launch.query_count {
@@ -463,7 +463,7 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
 ///
 /// # Safety
 /// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
-#[inline(always)]
+#[device_inline]
 unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     launch: Rerank,
     query: u32,
@@ -585,7 +585,7 @@ impl SettleProbes {
 
 /// # Safety
 /// As [`SettleProbes`].
-#[inline(always)]
+#[device_inline]
 unsafe fn settle(launch: SettleProbes) {
     let SettleProbes { query_count, queries, centroids, stride, places, certificate, probes, .. } = launch;
     let SettleProbes { metric, probed_lists, flags, .. } = launch;
@@ -687,7 +687,7 @@ impl Certify {
 
 /// # Safety
 /// As [`Certify`].
-#[inline(always)]
+#[device_inline]
 unsafe fn finish(launch: Certify) {
     let Certify { query_count, k, metric, certificate, keys, ranks, flags } = launch;
     let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();

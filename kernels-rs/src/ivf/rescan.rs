@@ -65,7 +65,7 @@ use core::ops::Range;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
@@ -200,7 +200,7 @@ impl Rescan {
     ///
     /// # Safety
     /// The query is below `query_count`.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn lacks_certificate(&self, query: u32) -> bool {
         let query = query as usize;
         // SAFETY: as the caller promises.
@@ -222,7 +222,7 @@ fn blocks_for(query_count: u32, multiprocessors: u32) -> LaunchConfig {
 
 /// Calls `complete` for each query of the block that `lacks` a certificate, one after the other. All threads of the
 /// block stay together.
-#[inline(always)]
+#[device_inline]
 fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: impl FnMut(u32)) {
     let queries = query_count.div_ceil(thread::grid_dim_x().max(1));
     let (first, lane) = (thread::block_idx_x() * queries, warp::lane_id());
@@ -239,7 +239,7 @@ fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: imp
 ///
 /// # Safety
 /// As [`Rescan`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     let best = shared_array!(u64, THREADS as usize);
     let block = thread::block_idx_x();
@@ -258,7 +258,7 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
 ///
 /// # Safety
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
-#[inline(always)]
+#[device_inline]
 unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best: SharedPtr<u64>) {
     let &Rescan { stride, metric, k, keys, out_ranks, lists: ProbedLists { probes, .. }, shared_by, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
@@ -330,7 +330,7 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
 ///
 /// # Safety
 /// As [`Rescan`]; `best` has a place for each thread, and no other thread uses it.
-#[inline(always)]
+#[device_inline]
 unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, best: SharedPtr<u64>) -> Option<u64> {
     let &Rescan { k, shared_by, entries, finished, .. } = launch;
     let (lane, warp, thread) = (warp::lane_id(), warp::warp_id(), thread::thread_idx_x());
@@ -382,7 +382,7 @@ unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, 
 
 /// # Safety
 /// As [`Rescan`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn count<R: Decode>(launch: Rescan) {
     let Rescan { queries, stride, metric, lists: ProbedLists { probes, .. }, listed, radius, within, .. } = launch;
     let (rows, lane) = (R::of(&launch.stored, stride), warp::lane_id());
@@ -432,7 +432,7 @@ impl ProbedList {
     const NONE: ProbedList = ProbedList { number: NO_ROW, start: 0, length: 0, offset: 0 };
 
     /// The list of lane number `lane`. All 32 lanes arrive with the same number.
-    #[inline(always)]
+    #[device_inline]
     fn of_lane(self, lane: u32) -> ProbedList {
         ProbedList {
             number: warp::shuffle_idx(FULL_MASK, self.number, lane),
@@ -471,7 +471,7 @@ impl Rescan {
     ///
     /// # Safety
     /// The fields have the query.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn scores_of(&self, query: usize) -> Option<RowScores> {
         // SAFETY: as the caller promises.
         self.scores.map(|scores| unsafe {
@@ -488,7 +488,7 @@ impl Rescan {
     ///
     /// # Safety
     /// The fields have the query and the probe.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn list(&self, query: usize, probe: u32) -> ProbedList {
         let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, .. } = self.lists;
         let pair = query * probes as usize + probe as usize;
@@ -510,7 +510,7 @@ impl Rescan {
     ///
     /// # Safety
     /// The list is one of these, and the scores are those of the query.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn rows(&self, list: &ProbedList, scores: Option<RowScores>, of: Range<u32>, worst: f32) -> LaneRow {
         let at = of.start + warp::lane_id();
         let mut row = LaneRow {
@@ -549,7 +549,7 @@ impl Rescan {
 ///
 /// # Safety
 /// The rows exist.
-#[inline(always)]
+#[device_inline]
 unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: u32, queue: &mut Queue) {
     if warp::any(FULL_MASK, row.takes) {
         // SAFETY: as the caller promises.
@@ -563,7 +563,7 @@ unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: 
 ///
 /// # Safety
 /// The rows exist.
-#[inline(always)]
+#[device_inline]
 unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32 {
     let lane = warp::lane_id();
     let mut left = warp::ballot(FULL_MASK, row.takes);
@@ -589,7 +589,7 @@ unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32
 ///
 /// # Safety
 /// No other thread uses `best`.
-#[inline(always)]
+#[device_inline]
 unsafe fn joined(mut queue: Queue, best: SharedPtr<u64>) -> u64 {
     queue.finish();
     let mut entries = [EMPTY; WARPS];
@@ -651,7 +651,7 @@ impl RescanProbes {
 ///
 /// # Safety
 /// As [`RescanProbes`].
-#[inline(always)]
+#[device_inline]
 unsafe fn complete(launch: RescanProbes) {
     let (best, taken) = (shared_array!(u64, THREADS as usize), shared_array!(u32, 1));
     // SAFETY: the caller promises the shapes; all queries are below `query_count`.
@@ -664,7 +664,7 @@ unsafe fn complete(launch: RescanProbes) {
 ///
 /// # Safety
 /// As [`RescanProbes`]; the query is below `query_count`, `best` has a place for each thread, and `taken` one.
-#[inline(always)]
+#[device_inline]
 unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>, taken: SharedPtr<u32>) {
     let &RescanProbes { queries, centroids, stride, row_count, metric, selected, probes, probed_lists, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());

@@ -75,7 +75,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::ivf::code_bounds::centre4;
@@ -95,7 +95,7 @@ pub const MOST_COMPONENTS: u32 = 1 << 16;
 pub const LEAST_SCALE: f32 = f32::from_bits((127 - 120) << 23);
 
 /// The factor f of the module documentation.
-#[inline(always)]
+#[device_inline]
 fn product_sign(metric: Metric) -> f32 {
     match metric {
         Metric::L2 => -2.0,
@@ -143,7 +143,7 @@ impl PrepareScalar8Queries {
 }
 
 /// The nearest whole number within ±[`MOST`], as high and low byte.
-#[inline(always)]
+#[device_inline]
 fn planes_of(value: f64) -> (i32, i32) {
     let half = if value < 0.0 { -0.5 } else { 0.5 };
     // The cast takes the whole part, and 0 for NaN.
@@ -154,7 +154,7 @@ fn planes_of(value: f64) -> (i32, i32) {
 
 /// # Safety
 /// As [`PrepareScalar8Queries`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prepare(launch: PrepareScalar8Queries) {
     let PrepareScalar8Queries { rows, count, stored, centre, metric, cosines, base_bounds, planes, .. } = launch;
     let PrepareScalar8Queries { factors, errors, shifts, .. } = launch;
@@ -273,7 +273,7 @@ impl PairTerms {
 
 /// # Safety
 /// As [`PairTerms`].
-#[inline(always)]
+#[device_inline]
 unsafe fn terms(launch: PairTerms) {
     let PairTerms { rows, stored, centre, metric, probed_lists, pair_count, probes, .. } = launch;
     let PairTerms { first_probe, end_probe, lengths, slots, first_pairs, terms, .. } = launch;

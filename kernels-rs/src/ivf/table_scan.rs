@@ -48,7 +48,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, f32_to_f16, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::pq_codes::{Bytes, Chunk, Codes, Packed, ROWS};
@@ -93,13 +93,13 @@ struct F32Entry;
 impl Entry for F32Entry {
     type Stored = f32;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store4(table: SharedPtr<f32>, quad: u32, values: [f32; 4], _: f32) {
         // SAFETY: as the caller promises; the table is aligned to 16 bytes.
         unsafe { table.cast::<F32x4>().add(quad).store(F32x4(values)) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn add(sum: f32, entry: f32, _: f32) -> f32 {
         sum + entry
     }
@@ -110,14 +110,14 @@ struct F16Entry;
 impl Entry for F16Entry {
     type Stored = u16;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store4(table: SharedPtr<u16>, quad: u32, values: [f32; 4], scale: f32) {
         let [a, b, c, d] = values.map(|value| f32_to_f16(value * scale) as u32);
         // SAFETY: as the caller promises; the table is aligned to 8 bytes.
         unsafe { table.cast::<U32x2>().add(quad).store(U32x2([a | b << 16, c | d << 16])) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn add(sum: f32, entry: u16, unscale: f32) -> f32 {
         // The product with a power of two is exact.
         mul_add_f32(f16_to_f32(entry), unscale, sum)
@@ -125,7 +125,7 @@ impl Entry for F16Entry {
 }
 
 /// The first and the end of the tiles of a list that belong to a segment.
-#[inline(always)]
+#[device_inline]
 fn segment_tiles(length: u32, segment: u32, segments: u32) -> (u32, u32) {
     let tiles = length.div_ceil(TILE_ROWS);
     let share = tiles.div_ceil(segments.max(1));
@@ -137,7 +137,7 @@ fn segment_tiles(length: u32, segment: u32, segments: u32) -> (u32, u32) {
 ///
 /// # Safety
 /// Both have `quads` readable groups of four components.
-#[inline(always)]
+#[device_inline]
 unsafe fn constant_of(query: *const f32, centroid: *const f32, quads: u32, inner_product: bool) -> f32 {
     let mut sum = 0.0f32;
     let mut base = 0;
@@ -161,7 +161,7 @@ unsafe fn constant_of(query: *const f32, centroid: *const f32, quads: u32, inner
 ///
 /// # Safety
 /// `query` and `centroid` are sub-vectors of `sub_dim` components, `codewords` four of them.
-#[inline(always)]
+#[device_inline]
 unsafe fn residual_entries(query: *const f32, centroid: *const f32, codewords: *const f32, sub_dim: u32) -> [f32; 4] {
     let mut sums = [0.0f32; 4];
     let mut i = 0;
@@ -296,7 +296,7 @@ impl ScanTables {
 
 /// # Safety
 /// As [`ScanTables`].
-#[inline(always)]
+#[device_inline]
 unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
     let ScanTables { queries, coded, probed_lists, pair_offsets, probes, row_starts, form, query_tables, .. } = launch;
     let ScanTables { terms, factors, scales, chunk_size, block_pairs, segments, scores, .. } = launch;

@@ -14,7 +14,7 @@
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
@@ -61,7 +61,7 @@ impl WidenQueries {
 
 /// # Safety
 /// As [`WidenQueries`].
-#[inline(always)]
+#[device_inline]
 unsafe fn widen<E: Element>(launch: WidenQueries) {
     let WidenQueries { rows, count, stride, normalise, refused, to, to_stride } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

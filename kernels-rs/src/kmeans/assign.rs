@@ -58,7 +58,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, group, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, device_inline, global, group, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 pub use crate::kmeans::nearest_lists::LIST;
@@ -97,7 +97,7 @@ const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTE
 ///
 /// # Safety
 /// `size` is a word of global memory that only atomics change.
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32 {
     let wanting = warp::ballot(FULL_MASK, wanted);
     let mut first = 0;
@@ -109,7 +109,7 @@ pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32
 }
 
 /// Adds the product of eight f16 components of two rows to `sum`.
-#[inline(always)]
+#[device_inline]
 fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     let mut sum = sum;
     unroll::<4>(|word| {
@@ -221,13 +221,13 @@ struct CentroidTiles {
 }
 
 impl Operands for CentroidTiles {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
         // SAFETY: the copies of points are padded to whole tiles.
         unsafe { self.copy.copy(to, self.copy.start(self.point_tile).wrapping_add((chunk * CHUNK) as usize)) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, tile: u32, chunk: u32) {
         let Assign { assignment, centroid_numbers, tile_norms, tile_residuals, .. } = self.launch;
         let (thread, lane) = (self.thread, self.lane);
@@ -272,7 +272,7 @@ impl TileNumbers {
     ///
     /// # Safety
     /// Both are columns of the tile.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn value(&self, column: u32) -> [f32; 2] {
         // SAFETY: as the caller promises.
         unsafe { self.values.add(column).cast::<global::F32x2>().load().0 }
@@ -282,7 +282,7 @@ impl TileNumbers {
     ///
     /// # Safety
     /// The columns belong to the tile.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn few<const COLUMNS: usize>(&self, column: u32) -> FewValues {
         let mut few = [[0.0f32; 2]; FEW_COLUMNS];
         if COLUMNS <= FEW_COLUMNS {
@@ -296,7 +296,7 @@ impl TileNumbers {
     ///
     /// # Safety
     /// As [`Self::few`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn of<const COLUMNS: usize>(&self, few: &FewValues, column: u32, j: usize) -> [f32; 2] {
         // SAFETY: as the caller promises.
         if COLUMNS <= FEW_COLUMNS { few[j % FEW_COLUMNS] } else { unsafe { self.value(column + 8 * j as u32) } }
@@ -321,7 +321,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// As [`Assign`]; the header of the block's shared memory is free.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn new(launch: Assign, first_point: u32, tiles: u32) -> Self {
         let Assignment { stride, point_count, metric, point_greatest, centroid_greatest, .. } = launch.assignment;
         let Assignment { point_norms, point_residuals, set_bounds, .. } = launch.assignment;
@@ -362,7 +362,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// The first `stages` − 1 steps were started; the points are at `points_at` if they are resident.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin_with_labels(&self, points_at: SharedPtr<u8>, stages: u32) {
         let Assign { assignment, centroid_numbers, .. } = self.launch;
         let Assignment { centroids, stride, point_count, cluster_count, labels, metric, .. } = assignment;
@@ -421,7 +421,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// As [`Self::begin_with_labels`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn guessed_products(
         &self,
         points_at: SharedPtr<u8>,
@@ -476,7 +476,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// The tile was waited for.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn first_look<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize>(
         &self,
         part: &P,
@@ -518,7 +518,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// As [`TileNumbers::few`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn least<const COLUMNS: usize>(
         &self,
         sums: &[[f32; 4]; COLUMNS],
@@ -544,7 +544,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// `row` < 128.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn limit(&self, row: u32, all: Bounds) -> f32 {
         // SAFETY: as the caller promises.
         let (terms, best) = unsafe { self.lists.state(row) };
@@ -555,7 +555,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// The tile was waited for.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn offer_row<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize>(
         &self,
         part: &P,
@@ -606,7 +606,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ///
     /// # Safety
     /// As [`Assign`]; all tiles were offered before a barrier.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn finish(&self) {
         let Assignment { point_count, labels, queue_sizes, pending, .. } = self.launch.assignment;
         let Assignment { pending_lists, unbounded, .. } = self.launch.assignment;
@@ -646,7 +646,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
 impl<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>
     Epilogue<P, ROWS, COLUMNS> for Nearest<RESIDENT>
 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, points_at: SharedPtr<u8>) {
         if self.launch.labelled != 0 {
             // SAFETY: as the caller promises.
@@ -654,7 +654,7 @@ impl<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS:
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS>) {
         // SAFETY: the tile was waited for, and all threads of the block arrive.
         unsafe {
@@ -711,7 +711,7 @@ impl<P: TileProduct<ROWS, COLUMNS, Sum = f32>, const ROWS: usize, const COLUMNS:
 
 /// # Safety
 /// As [`Assign`].
-#[inline(always)]
+#[device_inline]
 unsafe fn assign<
     P: TileProduct<ROWS, COLUMNS, Sum = f32>,
     const ROWS: usize,

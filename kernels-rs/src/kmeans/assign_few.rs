@@ -48,7 +48,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{Exchange, FULL_MASK};
-use cuda_std::{Ptr, async_copy, global, kernel, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, async_copy, device_inline, global, kernel, mma, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::kmeans::assign::{Assignment, queue_place};
@@ -99,7 +99,7 @@ struct Smallest {
 impl Smallest {
     const START: Smallest = Smallest { first: NONE, second: NONE, third: NONE };
 
-    #[inline(always)]
+    #[device_inline]
     fn insert(&mut self, score: f32) {
         let beyond_first = max_f32(self.first, score);
         self.first = min_f32(self.first, score);
@@ -109,7 +109,7 @@ impl Smallest {
     }
 
     /// The same with centroid numbers in full, for a lane that is lane `t` of its quad.
-    #[inline(always)]
+    #[device_inline]
     fn numbered(self, t: u32) -> Numbered {
         let number = |score: f32| {
             let number = score.to_bits() & NUMBER;
@@ -131,7 +131,7 @@ struct Numbered {
 impl Numbered {
     /// The smallest of both. The third of the four entries is the larger of the two that follow the first in their
     /// lists: no later entry of a list can be smaller.
-    #[inline(always)]
+    #[device_inline]
     fn merge(self, other: Numbered) -> Numbered {
         let (low, high) = (self.first.min(other.first), self.first.max(other.first));
         let second = self.second.min(other.second);
@@ -141,7 +141,7 @@ impl Numbered {
 }
 
 impl Exchange for Numbered {
-    #[inline(always)]
+    #[device_inline]
     fn exchange(self, lane_mask: u32) -> Numbered {
         let (first, second, third) = (self.first, self.second, self.third).exchange(lane_mask);
         Numbered { first, second, third }
@@ -149,7 +149,7 @@ impl Exchange for Numbered {
 }
 
 /// `a` if `first` is true, else `b`, by selects.
-#[inline(always)]
+#[device_inline]
 fn choose(first: bool, a: Numbered, b: Numbered) -> Numbered {
     Numbered {
         first: if first { a.first } else { b.first },
@@ -249,7 +249,7 @@ impl Staged {
     ///
     /// # Safety
     /// As [`AssignFew`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn new(launch: AssignFew, row_bytes: u32) -> Staged {
         let AssignFew { assignment, centroid_values, centroid_norms, centroid_residuals } = launch;
         let Assignment { centroids, cluster_count, metric, point_greatest, .. } = assignment;
@@ -315,7 +315,7 @@ impl Staged {
     ///
     /// # Safety
     /// As [`AssignFew`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn terms_of(&self, point: u32) -> QueryTerms {
         let Assignment { point_count, point_norms, point_residuals, metric, .. } = self.launch.assignment;
         let point = point.min(point_count - 1) as usize;
@@ -334,7 +334,7 @@ impl Staged {
     ///
     /// # Safety
     /// The centroids are in shared memory.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn multiply<const PARTS: usize>(
         &self,
         x: [[[[u32; 4]; PARTS]; 2]; 2],
@@ -396,7 +396,7 @@ impl Staged {
     ///
     /// # Safety
     /// As [`AssignFew`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn settle_or_queue(&self, first: u32, smallest: [[Smallest; 2]; 2]) {
         let Assignment { point_count, cluster_count, metric, labels, queue_sizes, .. } = self.launch.assignment;
         let Assignment { pending, pending_lists, unbounded, .. } = self.launch.assignment;
@@ -456,7 +456,7 @@ impl Staged {
 ///
 /// # Safety
 /// As [`AssignFew`].
-#[inline(always)]
+#[device_inline]
 unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
     let Assignment { points, point_count, .. } = launch.assignment;
     let row_bytes = PARTS as u32 * 64;

@@ -12,7 +12,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::product::element::{self, Element};
 
@@ -33,7 +33,7 @@ impl Levels {
     ///
     /// # Safety
     /// The sums are readable, and so are the units.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn numbers<const COUNT: usize>(self, first: usize) -> [f64; COUNT] {
         let mut numbers = [0.0; COUNT];
         let mut level = self.levels;
@@ -89,7 +89,7 @@ impl ClusterTotals {
 
 /// # Safety
 /// As [`ClusterTotals`].
-#[inline(always)]
+#[device_inline]
 unsafe fn totals(launch: ClusterTotals) {
     let ClusterTotals { clusters, stride, centroids, sums, levels, units, counts, .. } = launch;
     let ClusterTotals { weighted, weights, products, norms, .. } = launch;
@@ -166,7 +166,7 @@ impl UpdateCentroids {
 
 /// # Safety
 /// As [`UpdateCentroids`].
-#[inline(always)]
+#[device_inline]
 unsafe fn update(launch: UpdateCentroids) {
     let UpdateCentroids { clusters, stride, sums, levels, units, weights, weight_units, spherical, centroids } = launch;
     let cluster = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

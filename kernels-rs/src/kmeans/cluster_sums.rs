@@ -45,7 +45,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f64;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, group, kernel, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, group, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::product::element::{self, Element, ElementKey};
@@ -72,7 +72,7 @@ const NO_GROUP: u32 = u32::MAX;
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// The first and the end of this block's share of `count` points.
-#[inline(always)]
+#[device_inline]
 fn share(count: u32) -> (u32, u32) {
     let each = count.div_ceil(thread::grid_dim_x().max(1));
     let first = thread::block_idx_x().saturating_mul(each).min(count);
@@ -84,7 +84,7 @@ fn share(count: u32) -> (u32, u32) {
 ///
 /// # Safety
 /// Both arrays have an entry for the point.
-#[inline(always)]
+#[device_inline]
 unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2] {
     // SAFETY: as the caller promises.
     unsafe {
@@ -101,7 +101,7 @@ unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2
 ///
 /// # Safety
 /// As [`moves`] for those points; their groups are below `groups`.
-#[inline(always)]
+#[device_inline]
 unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, last: u32, groups: u32) {
     let thread = thread::thread_idx_x();
     let counts = shared::dynamic::<u32>();
@@ -181,7 +181,7 @@ impl CountMoves {
 ///
 /// # Safety
 /// `words` has one word for each group.
-#[inline(always)]
+#[device_inline]
 unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
     let peers = warp::match_any(FULL_MASK, group);
     // The lowest lane of the mask, which contains this lane.
@@ -295,7 +295,7 @@ impl ScanGroups {
     }
 }
 
-#[inline(always)]
+#[device_inline]
 fn entry(group: u32, point: u32) -> u64 {
     (group as u64) << 32 | point as u64
 }
@@ -304,7 +304,7 @@ fn entry(group: u32, point: u32) -> u64 {
 ///
 /// # Safety
 /// `previous` has the point if it moved.
-#[inline(always)]
+#[device_inline]
 unsafe fn keep(previous: *mut u32, point: u32, moves: [u32; 2]) {
     if moves[0] != NO_GROUP {
         // SAFETY: as the caller promises.
@@ -468,32 +468,32 @@ trait Taken: Copy {
 }
 
 impl Taken for All {
-    #[inline(always)]
+    #[device_inline]
     fn product(self, _: f64) -> bool {
         true
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn weight(self, _: f64) -> bool {
         true
     }
 }
 
 impl Taken for OfLevel {
-    #[inline(always)]
+    #[device_inline]
     fn product(self, product: f64) -> bool {
         let magnitude = if product < 0.0 { -product } else { product };
         magnitude >= self.from && magnitude < self.below
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn weight(self, weight: f64) -> bool {
         weight >= self.weight_from && weight < self.weight_below
     }
 }
 
 /// The bits of ROUND plus round(`value` · `scale`), or of ROUND if the value is not taken.
-#[inline(always)]
+#[device_inline]
 fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
     if taken { mul_add_f64(value, scale, ROUND).to_bits() } else { ROUND.to_bits() }
 }
@@ -583,7 +583,7 @@ pub struct AddLevel {
 
 /// # Safety
 /// As [`AddRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn add_all<E: Element>(launch: AddRows) {
     // SAFETY: the contract is the same.
     unsafe { add_rows::<E>(All, launch.moves) }
@@ -591,7 +591,7 @@ unsafe fn add_all<E: Element>(launch: AddRows) {
 
 /// # Safety
 /// As [`AddLevel`].
-#[inline(always)]
+#[device_inline]
 unsafe fn add_level<E: Element>(launch: AddLevel) {
     let AddLevel { moves, from, below, weight_from, weight_below } = launch;
     // SAFETY: the contract is the same.
@@ -600,7 +600,7 @@ unsafe fn add_level<E: Element>(launch: AddLevel) {
 
 /// # Safety
 /// As [`AddRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn add_rows<E: Element>(taken: impl Taken, launch: MovedRows) {
     let MovedRows { stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums, .. } = launch;
     let rows = launch.rows.cast::<E::Stored>();
@@ -690,7 +690,7 @@ impl LaneSums {
     ///
     /// # Safety
     /// The sums have the group's cluster, and the lane's components.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn flush(self, group: u32, acc: [u64; 4], weight_acc: u64, points: u64) {
         let rounding = points.wrapping_mul(ROUND.to_bits());
         let cluster = group / 2;

@@ -5,7 +5,7 @@
 //! row drops the entries that a smaller upper bound excludes.
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{atomic, global};
+use cuda_std::{atomic, device_inline, global};
 
 use crate::product::bounds::QueryTerms;
 use crate::product::tile::TILE_ROWS;
@@ -34,7 +34,7 @@ impl Lists {
     ///
     /// # Safety
     /// `start` points to [`LISTS_BYTES`] of shared memory.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn at(start: SharedPtr<u8>) -> Lists {
         // SAFETY: the lengths of the four parts add up to `LISTS_BYTES`.
         unsafe {
@@ -50,7 +50,7 @@ impl Lists {
     ///
     /// # Safety
     /// `row` < 128.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn best(self, row: u32) -> SharedPtr<u32> {
         // SAFETY: as the caller promises.
         unsafe { self.states.add(row).cast::<u32>().add(3) }
@@ -60,7 +60,7 @@ impl Lists {
     ///
     /// # Safety
     /// `row` < 128; the states were set up before a barrier.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn state(self, row: u32) -> (QueryTerms, f32) {
         // SAFETY: as the caller promises.
         let [a, b, c, best] = unsafe { atomic::shared_load_u32x4(self.states.add(row)) }.0;
@@ -73,7 +73,7 @@ impl Lists {
     ///
     /// # Safety
     /// `row` < 128; the lists were set up before a barrier.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn offer(self, row: u32, score: f32, error: f32, cluster: u32, clusters: u32) {
         // SAFETY: as the caller promises; each place below LIST is reserved once between two barriers.
         unsafe {
@@ -95,7 +95,7 @@ impl Lists {
     ///
     /// # Safety
     /// `row` < 128; a barrier follows the last [`Self::offer`]; one thread for each row.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn compact(self, row: u32) -> u32 {
         // SAFETY: as the caller promises; entries are read below the size, and written at or before the place where
         // they were read.

@@ -17,7 +17,7 @@
 //! centroids from L2.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::kmeans::assign::LIST;
@@ -46,7 +46,7 @@ impl<E: Element> Sides<E> {
     ///
     /// # Safety
     /// The point exists, and so does each centroid that is not `NO_ROW`.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn best(self, point: u32, clusters: [u32; BATCH], lane: u32) -> u64 {
         let x = self.points.wrapping_add(point as usize * self.stride as usize);
         let mut rows = [self.centroids; BATCH];
@@ -118,7 +118,7 @@ impl Settle {
 
 /// # Safety
 /// As [`Settle`].
-#[inline(always)]
+#[device_inline]
 unsafe fn settle<E: Element>(launch: Settle) {
     let Settle { centroids, stride, queue_size, pending, pending_lists, labels, .. } = launch;
     let (points, metric) = (launch.points.cast(), launch.metric);
@@ -192,7 +192,7 @@ impl SettleAll {
 
 /// # Safety
 /// As [`SettleAll`].
-#[inline(always)]
+#[device_inline]
 unsafe fn settle_all<E: Element>(launch: SettleAll) {
     let SettleAll { centroids, stride, clusters, queue_size, unbounded, labels, .. } = launch;
     let (points, metric) = (launch.points.cast(), launch.metric);

@@ -18,7 +18,7 @@
 //! by one.
 
 use cuda_std::global::{F32x2, F32x4, U32x2};
-use cuda_std::{global, math, unroll};
+use cuda_std::{device_inline, global, math, unroll};
 
 use crate::pq::pq_codes::code_at;
 
@@ -48,7 +48,7 @@ impl Codes {
     ///
     /// # Safety
     /// The row exists, and m < dim / width.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn code(&self, row: u32, m: u32) -> u32 {
         let code = self.codes.wrapping_add(row as usize * self.code_bytes as usize);
         // SAFETY: the row's code has sub-quantizer m, and bits are at most 8, as the field says.
@@ -60,7 +60,7 @@ impl Codes {
     ///
     /// # Safety
     /// Row and list exist, and the pointers are as their fields say.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         let width = self.width.max(1);
         let first = 4 * quad;
@@ -136,7 +136,7 @@ impl Operands {
     ///
     /// # Safety
     /// The list exists.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn offset4(&self, list: u32, quad: u32) -> [u32; 2] {
         if 4 * quad < self.codes.stride {
             let at = list as usize * self.codes.stride as usize + 4 * quad as usize;
@@ -149,7 +149,7 @@ impl Operands {
 
     /// The sub-quantizer of component 4·`quad`, and the place of this component of its first codeword among the halves.
     /// For widths that are multiples of four.
-    #[inline(always)]
+    #[device_inline]
     pub fn book(&self, quad: u32) -> (u32, u32) {
         let width = self.codes.width.max(1);
         // A division costs as much as the rest of a decoding.
@@ -162,7 +162,7 @@ impl Operands {
     ///
     /// # Safety
     /// The row exists, and `half` is defined for every place of the halves.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn quad(&self, row: u32, quad: u32, offset: [u32; 2], half: impl Fn(u32) -> u16) -> [u32; 2] {
         let (width, dim) = (self.codes.width.max(1), self.codes.dim);
         let mut halves = [0u32; 4];

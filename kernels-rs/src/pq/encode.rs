@@ -33,7 +33,7 @@
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::{self, SharedPtr};
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, unroll};
 
 /// Number of threads of a block.
 const THREADS: u32 = 128;
@@ -66,7 +66,7 @@ impl Vector {
     ///
     /// # Safety
     /// The row, and the centroid if there is one, have that component.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn component(self, j: usize) -> f32 {
         // SAFETY: as the caller promises.
         unsafe {
@@ -143,7 +143,7 @@ impl Encode {
 
 /// # Safety
 /// As [`Encode`].
-#[inline(always)]
+#[device_inline]
 unsafe fn encode<const STAGED: bool>(launch: Encode) {
     let Encode { rows, row_count, labels, centroids, codebooks, stride, .. } = launch;
     let Encode { sub_quantizers, width, bits, piece, run, codes, .. } = launch;

@@ -8,7 +8,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::global::{U32x2, U32x4};
-use cuda_std::{global, unroll};
+use cuda_std::{device_inline, global, unroll};
 
 /// Number of rows of a lane.
 pub const ROWS: usize = 2;
@@ -17,7 +17,7 @@ pub const ROWS: usize = 2;
 ///
 /// # Safety
 /// The code is readable up to sub-quantizer `m`, and `bits` ≤ 8.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn code_at(code: *const u8, m: u32, bits: u32) -> u32 {
     let first = m * bits;
     let (byte, skip) = ((first / 8) as usize, first % 8);
@@ -62,7 +62,7 @@ pub trait Load: Copy {
 
 impl Load for u32 {
     const WORDS: usize = 1;
-    #[inline(always)]
+    #[device_inline]
     fn words(self) -> [u32; 4] {
         [self, 0, 0, 0]
     }
@@ -70,7 +70,7 @@ impl Load for u32 {
 
 impl Load for U32x2 {
     const WORDS: usize = 2;
-    #[inline(always)]
+    #[device_inline]
     fn words(self) -> [u32; 4] {
         [self.0[0], self.0[1], 0, 0]
     }
@@ -78,7 +78,7 @@ impl Load for U32x2 {
 
 impl Load for U32x4 {
     const WORDS: usize = 4;
-    #[inline(always)]
+    #[device_inline]
     fn words(self) -> [u32; 4] {
         self.0
     }
@@ -88,7 +88,7 @@ impl Load for U32x4 {
 pub struct Bytes<L>(PhantomData<L>);
 
 impl<L: Load> Codes for Bytes<L> {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn visit(rows: [*const u8; ROWS], chunk: Chunk, mut visit: impl FnMut(u32, [u32; ROWS])) {
         let rows = rows.map(|row| row.wrapping_add(chunk.first as usize));
         let mut m = 0;
@@ -115,7 +115,7 @@ impl<L: Load> Codes for Bytes<L> {
 pub struct Packed;
 
 impl Codes for Packed {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn visit(rows: [*const u8; ROWS], chunk: Chunk, mut visit: impl FnMut(u32, [u32; ROWS])) {
         let first_bit = chunk.first * chunk.bits;
         // Words are read if they are aligned and end with the row; both are the same for all lanes.

@@ -52,7 +52,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{Ptr, PtrMut, global, group, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, group, kernel, thread, unroll, warp};
 
 use crate::pq::pq_codes::code_at;
 use crate::product::bounds::round_up;
@@ -123,7 +123,7 @@ impl SubTables {
 
 /// # Safety
 /// As [`SubTables`].
-#[inline(always)]
+#[device_inline]
 unsafe fn tables_of(launch: SubTables) {
     let SubTables { vectors, stride, count, codebooks, sub_dim, sub_quantizers, bits, .. } = launch;
     let SubTables { scale, squares, tables, .. } = launch;
@@ -214,7 +214,7 @@ impl RowTerms {
 
 /// # Safety
 /// As [`RowTerms`].
-#[inline(always)]
+#[device_inline]
 unsafe fn terms_of(launch: RowTerms) {
     let RowTerms { coded, slices, terms } = launch;
     let CodedLists { codes, code_bytes, list_starts, list_lengths, centroids, stride, .. } = coded;
@@ -297,7 +297,7 @@ impl TableBounds {
 
 /// # Safety
 /// As [`TableBounds`].
-#[inline(always)]
+#[device_inline]
 unsafe fn bounds_of(launch: TableBounds) {
     let TableBounds { queries, stride, count, form, sub_quantizers, centroid_norm, codeword_norm, .. } = launch;
     let TableBounds { sub_codeword_norm, gamma, greatest_factor, errors, scales, .. } = launch;

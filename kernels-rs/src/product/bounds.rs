@@ -37,6 +37,7 @@
 //! limit and v, including NaN; v + E is then +∞ or NaN, which are last in k-selection. NaN occurs with an infinite
 //! bound only.
 
+use cuda_std::device_inline;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 
 use crate::product::metric::Metric;
@@ -56,7 +57,7 @@ pub const FARTHEST: f32 = (1u64 << 62) as f32;
 ///
 /// So the result is a normal number, also if `value` is 0: the conversion alone would round a subnormal result down.
 /// For a value of at least 2^-101, the least normal number changes no bit.
-#[inline(always)]
+#[device_inline]
 pub fn round_up(value: f64) -> f32 {
     (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
 }
@@ -73,7 +74,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// The bounds of a vector v of which `greatest` is the larger of ‖v‖² and ‖v̂‖², and `lost` is ‖v − v̂‖².
-    #[inline(always)]
+    #[device_inline]
     pub fn of_squares(greatest: f64, lost: f64) -> Bounds {
         let bound = |square: f64| {
             let root = round_up(sqrt_f64(square));
@@ -108,26 +109,26 @@ impl QueryTerms {
 
     /// γ of the module documentation for copies of `padded` components: infinite if nothing is proved. 0 is that of
     /// exact products.
-    #[inline(always)]
+    #[device_inline]
     pub fn gamma(padded: u32) -> f32 {
         if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY }
     }
 
     /// The terms of a query, for copies of `padded` components.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(metric: Metric, padded: u32, x: Bounds) -> QueryTerms {
         QueryTerms::with_gamma(metric, QueryTerms::gamma(padded), x)
     }
 
     /// The terms of a query of norm at most `norm`, for exact products of vectors without residuals: what covers the
     /// roundings of numbers to f32.
-    #[inline(always)]
+    #[device_inline]
     pub fn exact(metric: Metric, norm: f32) -> QueryTerms {
         QueryTerms::with_gamma(metric, 0.0, Bounds { norm, residual: 0.0 })
     }
 
     /// The terms of a query, for products with [`gamma`](Self::gamma).
-    #[inline(always)]
+    #[device_inline]
     pub fn with_gamma(metric: Metric, gamma: f32, x: Bounds) -> QueryTerms {
         let per_norm = x.residual + gamma * x.norm;
         let up = 1.0 + Self::UNIT;
@@ -145,14 +146,14 @@ impl QueryTerms {
 
     /// These terms for products with the factor `factor` ([`crate::product::metric::product_factor`]). The bound is
     /// infinite if the factor left the range of f32.
-    #[inline(always)]
+    #[device_inline]
     pub fn with_factor(self, factor: f32) -> QueryTerms {
         let lost = factor == 0.0 || !factor.is_finite();
         QueryTerms { own: if lost { f32::INFINITY } else { self.own }, ..self }
     }
 
     /// The part of the bound that depends on the base's side only.
-    #[inline(always)]
+    #[device_inline]
     pub fn of_base(metric: Metric, y: Bounds) -> f32 {
         match metric {
             Metric::L2 => Self::UNIT * y.norm * y.norm * (1.0 + Self::UNIT),
@@ -161,13 +162,13 @@ impl QueryTerms {
     }
 
     /// The error bound against `y`, added to `start`.
-    #[inline(always)]
+    #[device_inline]
     pub fn error_from(&self, start: f32, y: Bounds) -> f32 {
         mul_add_f32(self.per_norm, y.norm, mul_add_f32(self.per_residual, y.residual, start))
     }
 
     /// The error bound against `y`.
-    #[inline(always)]
+    #[device_inline]
     pub fn error(&self, metric: Metric, y: Bounds) -> f32 {
         self.error_from(self.own + Self::of_base(metric, y), y)
     }

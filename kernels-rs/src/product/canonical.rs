@@ -33,7 +33,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, unroll, warp};
 
 use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::{Metric, Term, with_term};
@@ -44,7 +44,7 @@ use crate::product::quad::{BYTE_QUADS, ByteQuad};
 pub const WARPS_PER_BLOCK: u32 = 4;
 
 /// The sums of a metric for `BATCH` rows, before the division for cosine: [`Quad::sums`] with the terms of the metric.
-#[inline(always)]
+#[device_inline]
 pub fn sums_by<Q: Quad>(
     metric: Metric,
     x: impl Fn(u32) -> Q,
@@ -57,7 +57,7 @@ pub fn sums_by<Q: Quad>(
 
 /// An inner product divided by the norms of both vectors; `squares` is the product of the squared norms. 0 if either
 /// norm is 0.
-#[inline(always)]
+#[device_inline]
 pub fn over_norms(product: f64, squares: f64) -> f64 {
     if squares == 0.0 { 0.0 } else { product / cuda_std::math::sqrt_f64(squares) }
 }
@@ -66,7 +66,7 @@ pub fn over_norms(product: f64, squares: f64) -> f64 {
 ///
 /// # Safety
 /// `x` has `quads` readable groups of four components.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn squares<E: Row>(x: *const E::Stored, quads: u32, lane: u32) -> f64 {
     // SAFETY: `Quad::squares` asks for quad < quads only.
     let quad = |_, quad| unsafe { E::quad(x, quad) };
@@ -127,7 +127,7 @@ impl Canonical {
 
 /// # Safety
 /// As [`Canonical`].
-#[inline(always)]
+#[device_inline]
 unsafe fn canonical<E: Row>(launch: Canonical) {
     // SAFETY: the contract is the same.
     unsafe { with_term!(launch.metric, T => lists::<E, T>(launch)) }
@@ -135,7 +135,7 @@ unsafe fn canonical<E: Row>(launch: Canonical) {
 
 /// # Safety
 /// As [`Canonical`].
-#[inline(always)]
+#[device_inline]
 unsafe fn canonical_bytes<E: Row<Quad: ByteQuad>>(launch: Canonical) {
     let Canonical { queries, base, stride, metric, .. } = launch;
     let aligned = stride.is_multiple_of(PART) && (*queries as usize | *base as usize).is_multiple_of(PART as usize);
@@ -161,7 +161,7 @@ impl Canonical {
     ///
     /// # Safety
     /// As [`Canonical`].
-    #[inline(always)]
+    #[device_inline]
     unsafe fn list(&self) -> Option<WarpList> {
         let slices = self.slices.max(1);
         let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -181,7 +181,7 @@ impl Canonical {
     ///
     /// # Safety
     /// As [`Canonical`]; the place is below the length of the list.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn row(&self, query: u32, at: u32) -> u32 {
         let first = query as u64 * self.list_stride;
         match self.rows {
@@ -195,7 +195,7 @@ impl Canonical {
     ///
     /// # Safety
     /// As [`Self::row`]; the row is that of the place.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn store(&self, query: u32, at: u32, row: u32, sum: f64) {
         let mut sum = sum;
         // SAFETY: the query, its row and the place exist.
@@ -213,7 +213,7 @@ impl Canonical {
 
 /// # Safety
 /// As [`Canonical`].
-#[inline(always)]
+#[device_inline]
 unsafe fn lists<E: Row, T: Term>(launch: Canonical) {
     let Canonical { stride, slices, .. } = launch;
     let (queries, base) = (launch.queries.cast::<E::Stored>(), launch.base.cast::<E::Stored>());
@@ -250,7 +250,7 @@ const PART: u32 = 16;
 ///
 /// # Safety
 /// The row has the part, and is aligned to 16 bytes.
-#[inline(always)]
+#[device_inline]
 unsafe fn part_of(row: *const u8, part: u32) -> [u32; 4] {
     // SAFETY: as the caller promises.
     unsafe { global::load_nc(row.wrapping_add((part * PART) as usize).cast::<global::U32x4>()).0 }
@@ -261,7 +261,7 @@ unsafe fn part_of(row: *const u8, part: u32) -> [u32; 4] {
 ///
 /// # Safety
 /// As [`Canonical`]; rows are aligned to [`PART`], and have at most 4 · [`BYTE_QUADS`] components.
-#[inline(always)]
+#[device_inline]
 unsafe fn byte_lists<E: Row<Quad: ByteQuad>, T: Term>(launch: Canonical) {
     let Canonical { queries, base, stride, slices, .. } = launch;
     let parts = stride / PART;

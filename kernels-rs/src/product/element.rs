@@ -1,6 +1,7 @@
 //! The content of rows: components of one of the element types, or bits. Loads of it, in the form that canonical
 //! distances sum ([`Row`]) and as f32, exactly ([`Element`]).
 
+use cuda_std::device_inline;
 use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
@@ -128,7 +129,7 @@ impl Row for F32 {
     type Stored = f32;
     type Quad = [f32; 4];
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(row: *const Self::Stored, at: u32) -> [f32; 4] {
         // SAFETY: the same contract.
         unsafe { Self::load4(row, at) }
@@ -136,7 +137,7 @@ impl Row for F32 {
 }
 
 impl Element for F32 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load4(row: *const f32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 }
@@ -149,7 +150,7 @@ macro_rules! half_element {
             type Stored = u16;
             type Quad = [f32; 4];
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn quad(row: *const Self::Stored, at: u32) -> [f32; 4] {
                 // SAFETY: the same contract.
                 unsafe { Self::load4(row, at) }
@@ -157,7 +158,7 @@ macro_rules! half_element {
         }
 
         impl Element for $name {
-            #[inline(always)]
+            #[device_inline]
             unsafe fn load4(row: *const u16, quad: u32) -> [f32; 4] {
                 // SAFETY: as the caller promises.
                 let [a, b] = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<U32x2>()).0 };
@@ -173,7 +174,7 @@ impl Row for U8 {
     type Stored = u8;
     type Quad = U8x4;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(row: *const u8, at: u32) -> U8x4 {
         // SAFETY: the four components are readable, and aligned, as the caller promises.
         U8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
@@ -181,7 +182,7 @@ impl Row for U8 {
 }
 
 impl Element for U8 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load4(row: *const u8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
@@ -193,7 +194,7 @@ impl Row for I8 {
     type Stored = i8;
     type Quad = I8x4;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(row: *const i8, at: u32) -> I8x4 {
         // SAFETY: the four components are readable, and aligned, as the caller promises.
         I8x4(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
@@ -201,7 +202,7 @@ impl Row for I8 {
 }
 
 impl Element for I8 {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load4(row: *const i8, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
@@ -213,7 +214,7 @@ impl Row for Bits {
     type Stored = u8;
     type Quad = BitsX32;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(row: *const u8, at: u32) -> BitsX32 {
         // SAFETY: the four bytes are readable, and aligned, as the caller promises.
         BitsX32(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })

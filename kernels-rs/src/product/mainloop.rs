@@ -22,14 +22,14 @@
 //! 4. Two chunks can share a wait and a barrier: warps that differ in their use of a tile then meet half as often.
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{async_copy, thread, unroll, warp};
+use cuda_std::{async_copy, device_inline, thread, unroll, warp};
 
 use crate::product::instruction::{Scores, TileProduct};
 pub use crate::product::ring::{RESIDENT_CHUNKS, Residency, Ring};
 use crate::product::tile::CHUNK_TILE_BYTES;
 
 /// Waits for the oldest chunk of a ring of `stages` stages; the chunks of all stages but one are in flight.
-#[inline(always)]
+#[device_inline]
 pub fn wait_for_stage(stages: u32) {
     match stages {
         1 => async_copy::wait_all(),
@@ -62,7 +62,7 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     ///
     /// # Safety
     /// The first steps of the pipeline were started.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
 
     /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from
@@ -70,11 +70,11 @@ pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUM
     ///
     /// # Safety
     /// The tile exists.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn before_tile(&mut self, _tile: u32) {}
 
     /// Whether the products of this part of the tile are used. The lanes that multiply together return the same.
-    #[inline(always)]
+    #[device_inline]
     fn wanted(&self, _part: &P) -> bool {
         true
     }
@@ -103,7 +103,7 @@ pub struct Pass {
 
 impl Pass {
     /// The start of the first stage, and the distance from one stage to the next in bytes.
-    #[inline(always)]
+    #[device_inline]
     pub fn ring(self, resident: bool) -> (SharedPtr<u8>, u32) {
         if resident {
             // SAFETY: the stages follow the chunks of the rows, for which the launch gave room.
@@ -118,7 +118,7 @@ impl Pass {
     ///
     /// # Safety
     /// Shared memory has room for the chunks of a pass; chunks and tiles exist. No thread uses that room any more.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn run<
         P: TileProduct<ROWS, COLUMNS>,
         const ROWS: usize,

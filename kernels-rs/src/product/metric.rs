@@ -10,6 +10,7 @@
 //! Each is a `match` that names every metric. So a new metric does not compile before all of them cover it, and no
 //! other code of a kernel depends on the metric.
 
+use cuda_std::device_inline;
 use cuda_std::launch::Param;
 use cuda_std::math;
 
@@ -31,7 +32,7 @@ impl Metric {
     pub const UNNORMALISED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
 
     /// A row's part of a score: Σv² (squared L2) or 0, for a row with Σv² = `squares`.
-    #[inline(always)]
+    #[device_inline]
     pub fn value(self, squares: f64) -> f32 {
         match self {
             Metric::L2 => squares as f32,
@@ -40,7 +41,7 @@ impl Metric {
     }
 
     /// Whether distances are divided by the norms of both vectors.
-    #[inline(always)]
+    #[device_inline]
     pub fn divides_by_norms(self) -> bool {
         match self {
             Metric::L2 | Metric::InnerProduct => false,
@@ -49,7 +50,7 @@ impl Metric {
     }
 
     /// Whether a vector comes nearer to many others by being longer.
-    #[inline(always)]
+    #[device_inline]
     pub fn favors_length(self) -> bool {
         match self {
             Metric::InnerProduct => true,
@@ -58,7 +59,7 @@ impl Metric {
     }
 
     /// A distance as a number of which less is better: similarities become their negatives.
-    #[inline(always)]
+    #[device_inline]
     pub fn badness(self, distance: f32) -> f32 {
         match self {
             Metric::L2 => distance,
@@ -67,7 +68,7 @@ impl Metric {
     }
 
     /// The distance of which [`Self::badness`] is `badness`.
-    #[inline(always)]
+    #[device_inline]
     pub fn distance(self, badness: f32) -> f32 {
         match self {
             Metric::L2 => badness,
@@ -76,7 +77,7 @@ impl Metric {
     }
 
     /// The key of a distance ([`crate::select::entry::key_of`]) as a key of which less is better.
-    #[inline(always)]
+    #[device_inline]
     pub fn order(self, key: u32) -> u32 {
         match self {
             Metric::L2 => key,
@@ -85,7 +86,7 @@ impl Metric {
     }
 
     /// The distance in a slot without a neighbour.
-    #[inline(always)]
+    #[device_inline]
     pub fn worst(self) -> f32 {
         match self {
             Metric::L2 => f32::INFINITY,
@@ -108,12 +109,12 @@ pub trait Term {
 pub struct SquaredDifference;
 
 impl Term for SquaredDifference {
-    #[inline(always)]
+    #[device_inline]
     fn of(x: f64, y: f64) -> f64 {
         (x - y) * (x - y)
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn of_sums(squares: i32, products: i32) -> i32 {
         squares.wrapping_sub(products).wrapping_sub(products)
     }
@@ -123,12 +124,12 @@ impl Term for SquaredDifference {
 pub struct Product;
 
 impl Term for Product {
-    #[inline(always)]
+    #[device_inline]
     fn of(x: f64, y: f64) -> f64 {
         x * y
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn of_sums(_: i32, products: i32) -> i32 {
         products
     }
@@ -152,7 +153,7 @@ macro_rules! with_term {
 pub(crate) use with_term;
 
 /// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
-#[inline(always)]
+#[device_inline]
 pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
     match metric {
         Metric::L2 | Metric::InnerProduct => {
@@ -168,7 +169,7 @@ pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
 
 /// The factor that turns a product of copies with these scales into its part of a score: −2 (squared L2) or −1, divided
 /// by both scales. 0 or infinite if that is outside the range of f32.
-#[inline(always)]
+#[device_inline]
 pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
     let factor = (1.0 / x_scale) * (1.0 / y_scale);
     match metric {
@@ -179,7 +180,7 @@ pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
 
 /// The factor of the components of a row with Σx² = `squares`: 1 / ‖x‖ for cosine (0 if there is no direction),
 /// otherwise 1.
-#[inline(always)]
+#[device_inline]
 pub fn normaliser(metric: Metric, squares: f64) -> f64 {
     match metric {
         Metric::L2 | Metric::InnerProduct => 1.0,

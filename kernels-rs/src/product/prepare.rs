@@ -28,7 +28,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::product::bounds::Bounds;
 pub use crate::product::bounds::round_up;
@@ -44,7 +44,7 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 ///
 /// # Safety
 /// `place` is a word of global memory that only this function changes.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn raise(place: *mut u32, value: f32) {
     // SAFETY: as the caller promises. A value that was read too early is at most too low, and then the atomic decides.
     unsafe {
@@ -58,7 +58,7 @@ pub unsafe fn raise(place: *mut u32, value: f32) {
 ///
 /// # Safety
 /// `x` has `quads` groups of components, and so has the centre, if there is one.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: Option<Ptr<f32>>, lane: u32) -> f32 {
     let mut greatest = 0.0f32;
     let mut base = 0;
@@ -99,7 +99,7 @@ pub struct RowOperand<E: Element> {
 ///
 /// # Safety
 /// The row is as its fields say, and `copy` has room for `copy_quads` groups.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quads: u32, lane: u32) -> (f64, Bounds) {
     let RowOperand { x, quads, centre, normalise, scale } = row;
     let (up, down) = (scale as f64, 1.0 / scale as f64);
@@ -154,7 +154,7 @@ pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quad
 ///
 /// # Safety
 /// The list has the row's tile.
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn listed_row(tiles: Option<Ptr<u32>>, at: u32) -> u32 {
     let Some(tiles) = tiles else { return at };
     // SAFETY: as the caller promises.
@@ -199,7 +199,7 @@ impl Greatest {
     }
 
     /// Number of rows that the warps divide.
-    #[inline(always)]
+    #[device_inline]
     fn rows_read(&self) -> u64 {
         if self.tiles.is_some() { self.tile_count as u64 * TILE_ROWS as u64 } else { self.count as u64 }
     }
@@ -207,7 +207,7 @@ impl Greatest {
 
 /// # Safety
 /// As [`Greatest`].
-#[inline(always)]
+#[device_inline]
 unsafe fn greatest<E: Element>(launch: Greatest) {
     let end = launch.rows_read();
     let Greatest { rows, count, stride, centre, tiles, out, .. } = launch;
@@ -301,7 +301,7 @@ impl Prepare {
 
 /// # Safety
 /// As [`Prepare`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prepare<E: Element>(launch: Prepare) {
     let Prepare { count, padded_count, stride, centre, metric, greatest, copy, copy_stride, .. } = launch;
     let Prepare { values, norms, residuals, tile_norms, tile_residuals, set_bounds, row_squares, .. } = launch;

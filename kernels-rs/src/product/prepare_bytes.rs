@@ -16,7 +16,7 @@
 //! One read of the vectors, one warp a row. 8 bytes a row are written.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, warp};
 
 use crate::product::bounds::Bounds;
 use crate::product::canonical::squares;
@@ -75,7 +75,7 @@ impl PrepareBytes {
 }
 
 /// An upper bound of the norm of a vector with Σx² = `squares`, divided by its norm for cosine.
-#[inline(always)]
+#[device_inline]
 pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
     let squares = match metric {
         Metric::L2 | Metric::InnerProduct => squares,
@@ -87,7 +87,7 @@ pub(crate) fn row_norm(metric: Metric, squares: f64) -> f32 {
 
 /// # Safety
 /// As [`PrepareBytes`].
-#[inline(always)]
+#[device_inline]
 unsafe fn prepare<E: Row>(launch: PrepareBytes) {
     let PrepareBytes { rows, count, padded_count, stride, metric, values, of_lists, norms, .. } = launch;
     let PrepareBytes { set_norm, row_squares: canonical, .. } = launch;

@@ -6,7 +6,7 @@
 
 use cuda_std::math::{dot4_i8, dot4_u8};
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{unroll, warp};
+use cuda_std::{device_inline, unroll, warp};
 
 use crate::product::metric::Term;
 
@@ -25,7 +25,7 @@ pub trait Quad: Copy {
 }
 
 impl Quad for [f32; 4] {
-    #[inline(always)]
+    #[device_inline]
     fn sums<T: Term>(
         x: impl Fn(u32) -> [f32; 4],
         y: impl Fn(usize, u32) -> [f32; 4],
@@ -55,7 +55,7 @@ impl Quad for [f32; 4] {
         sums
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; ROWS] {
         let mut acc = [[0.0f64; 4]; ROWS];
         let mut base = 0;
@@ -86,7 +86,7 @@ pub(crate) const BYTE_QUADS: u32 = 8192;
 
 /// The exact sums of terms of `ROWS` rows of bytes; `add` adds the terms of a group of components to the sums. The
 /// sums of whole numbers below 2⁵³ are the same in any order, so these are the canonical ones.
-#[inline(always)]
+#[device_inline]
 fn byte_sums<const ROWS: usize>(add: impl Fn(&mut [i32; ROWS], u32), quads: u32, lane: u32) -> [f64; ROWS] {
     let mut sums = [0.0f64; ROWS];
     let mut first = 0;
@@ -111,7 +111,7 @@ macro_rules! byte_quad {
         pub struct $name(pub u32);
 
         impl ByteQuad for $name {
-            #[inline(always)]
+            #[device_inline]
             fn dot4(x: u32, y: u32, sum: i32) -> i32 {
                 let dot = $dot;
                 dot(x, y, sum)
@@ -119,7 +119,7 @@ macro_rules! byte_quad {
         }
 
         impl Quad for $name {
-            #[inline(always)]
+            #[device_inline]
             fn sums<T: Term>(
                 x: impl Fn(u32) -> Self,
                 y: impl Fn(usize, u32) -> Self,
@@ -138,7 +138,7 @@ macro_rules! byte_quad {
                 byte_sums(add, quads, lane)
             }
 
-            #[inline(always)]
+            #[device_inline]
             fn squares<const ROWS: usize>(y: impl Fn(usize, u32) -> Self, quads: u32, lane: u32) -> [f64; ROWS] {
                 let dot = <Self as ByteQuad>::dot4;
                 let add = |sums: &mut [i32; ROWS], quad: u32| {

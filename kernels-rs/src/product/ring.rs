@@ -2,6 +2,7 @@
 //! tiles.
 
 use crate::product::tile::{CHUNK, CHUNK_TILE_BYTES};
+use cuda_std::device_inline;
 
 /// Largest number of chunks of the rows of a block that stay in shared memory during a pass, if block and tile have 128
 /// rows each.
@@ -18,7 +19,7 @@ pub struct Ring {
 
 impl Ring {
     /// Number of stages of the ring.
-    #[inline(always)]
+    #[device_inline]
     pub const fn stages(self, resident: bool) -> u32 {
         if resident { self.resident } else { self.streamed }
     }

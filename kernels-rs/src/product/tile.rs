@@ -5,7 +5,7 @@
 //! the row. With this layout neither `ldmatrix` nor `cp.async` has bank conflicts, and `wgmma` reads it directly.
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{async_copy, unroll};
+use cuda_std::{async_copy, device_inline, unroll};
 
 /// Number of rows of a tile.
 pub const TILE_ROWS: u32 = 128;
@@ -28,7 +28,7 @@ pub const CHUNK_ALIGNMENT: u32 = 1024;
 pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
 
 /// The offset of 16-byte part `part` of row `row` of a chunk in shared memory, in bytes.
-#[inline(always)]
+#[device_inline]
 pub fn part_offset(row: u32, part: u32) -> u32 {
     row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
 }
@@ -46,14 +46,14 @@ pub struct ChunkCopy {
 
 impl ChunkCopy {
     /// The share of thread `thread`, for rows of `stride` components.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(thread: u32, stride: u32) -> ChunkCopy {
         let (row, part) = (thread / 8, thread % 8);
         ChunkCopy { from: row * stride + 8 * part, to: part_offset(row, part), down: ROWS_AT_ONCE * stride }
     }
 
     /// The start of the share of a chunk whose rows start at `rows`.
-    #[inline(always)]
+    #[device_inline]
     pub fn start(&self, rows: *const u16) -> *const u16 {
         rows.wrapping_add(self.from as usize)
     }
@@ -62,7 +62,7 @@ impl ChunkCopy {
     ///
     /// # Safety
     /// `from` is the [start](Self::start) of a chunk of 128 rows; `to` has room for 16 KiB.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, from: *const u16) {
         // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low
         // three bits of the row, which repeat after 8 rows.
@@ -81,7 +81,7 @@ impl ChunkCopy {
 ///
 /// # Safety
 /// `from` is a part of a row if it is there, and aligned; `to` has room for it.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn copy_part(to: SharedPtr<u8>, from: *const u8, partial: bool, there: bool) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -108,7 +108,7 @@ pub struct ByteCopy {
 
 impl ByteCopy {
     /// The share of thread `thread`, for rows of `stride` bytes, a multiple of 16.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(thread: u32, stride: u32) -> ByteCopy {
         let (row, part) = (thread / 8, thread % 8);
         ByteCopy {
@@ -124,7 +124,7 @@ impl ByteCopy {
     ///
     /// # Safety
     /// `rows` has 128 rows, aligned to 16 bytes, and the chunk starts in them; `to` has room for 16 KiB.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, rows: *const u8, chunk: u32) {
         let skipped = chunk * CHUNK_BYTES;
         let rows = rows.wrapping_add((self.from + skipped) as usize);

@@ -31,7 +31,7 @@
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, Shuffle};
-use cuda_std::{atomic, thread, unroll};
+use cuda_std::{atomic, device_inline, thread, unroll};
 
 use crate::select::entry::EMPTY;
 use crate::select::networks::warp_sort;
@@ -64,7 +64,7 @@ impl<T: Word> Run<T> {
     ///
     /// # Safety
     /// The run is initialised, and no thread writes it.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn get(&self, place: u32) -> T {
         // SAFETY: place < len.
         if place < self.len { unsafe { self.start.add(place).load() } } else { T::LAST }
@@ -76,7 +76,7 @@ impl<T: Word> Run<T> {
 ///
 /// # Safety
 /// Both runs are initialised and sorted, and no thread writes them.
-#[inline(always)]
+#[device_inline]
 unsafe fn taken_from_left<T: Word>(left: Run<T>, right: Run<T>, output: u32) -> u32 {
     let (mut low, mut high) = (output.saturating_sub(right.len), output.min(left.len));
     while low < high {
@@ -95,7 +95,7 @@ unsafe fn taken_from_left<T: Word>(left: Run<T>, right: Run<T>, output: u32) -> 
 /// # Safety
 /// Both runs are initialised and sorted, and no thread writes them; `end` is at most the number of words; `to` has
 /// room, and no other thread accesses it.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>, first: u32, end: u32) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -119,7 +119,7 @@ pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>
 
 /// Number of outputs of one thread if `threads` threads share `outputs`. It is odd, so that the writes of a warp go to
 /// different banks.
-#[inline(always)]
+#[device_inline]
 pub fn piece(outputs: u32, threads: u32) -> u32 {
     outputs.div_ceil(threads.max(1)) | 1
 }
@@ -129,7 +129,7 @@ pub fn piece(outputs: u32, threads: u32) -> u32 {
 /// # Safety
 /// `to` has room for `len` words, and no other warp accesses the words of this warp's runs. All threads of the block
 /// arrive.
-#[inline(always)]
+#[device_inline]
 unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32, make: impl Fn(u32) -> T) {
     let lane = warp::lane_id();
     let mut first = 32 * REGISTERS as u32 * warp::warp_id();
@@ -157,7 +157,7 @@ unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32,
 /// # Safety
 /// Both arrays have room for `len` words; the runs are visible to all threads; no thread of another block accesses
 /// either array.
-#[inline(always)]
+#[device_inline]
 unsafe fn merge_all<T: Word>(
     from: SharedPtr<T>,
     to: SharedPtr<T>,
@@ -204,7 +204,7 @@ unsafe fn merge_all<T: Word>(
 /// # Safety
 /// Both arrays have room for `len` entries; those of `from` are initialised and visible to all threads (a barrier
 /// precedes the call); no thread of another block accesses either.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u32) -> SharedPtr<u64> {
     // SAFETY: as the caller promises; a warp reads and writes only its runs.
     unsafe {
@@ -247,7 +247,7 @@ impl Order {
     ///
     /// # Safety
     /// place < keep and the number of entries.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn get(&self, place: u32) -> u64 {
         // SAFETY: as the caller promises; the slot is that of an entry.
         unsafe {
@@ -263,7 +263,7 @@ impl Order {
 /// # Safety
 /// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its
 /// documentation states, and no other code uses it.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspace: OrderWorkspace) -> Order {
     let OrderWorkspace { header, words, capacity } = workspace;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());

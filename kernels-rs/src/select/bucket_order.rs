@@ -24,7 +24,7 @@
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, thread, unroll, warp};
+use cuda_std::{atomic, device_inline, thread, unroll, warp};
 
 use crate::select::entry;
 use crate::select::keys::Key;
@@ -46,7 +46,7 @@ pub struct BucketWorkspace {
 }
 
 /// The ordered bits of the key of an entry. The lower half of a key of 16 bits says nothing.
-#[inline(always)]
+#[device_inline]
 fn key_bits<K: Key>(found: u64) -> u32 {
     entry::key(found) >> if size_of::<K::Stored>() == 2 { 16 } else { 0 }
 }
@@ -63,7 +63,7 @@ struct Buckets<const BITS: u32> {
 }
 
 impl<const BITS: u32> Buckets<BITS> {
-    #[inline(always)]
+    #[device_inline]
     fn of<K: Key>(&self, found: u64) -> u32 {
         let key = key_bits::<K>(found).wrapping_sub(self.least);
         let value = (key as u64 * self.span as u64).wrapping_add(entry::payload(found) as u64);
@@ -79,7 +79,7 @@ impl<const BITS: u32> Buckets<BITS> {
 /// # Safety
 /// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its
 /// documentation states, and no other code uses it. `emit` may write over the entries, each rank at its place.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn bucket_order<K: Key, const BITS: u32>(
     entries: SharedPtr<u64>,
     len: u32,

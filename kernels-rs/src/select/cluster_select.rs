@@ -79,7 +79,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{LaunchConfig, MOST_CLUSTER_BLOCKS};
 use cuda_std::shared::{self, SharedPtr};
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, atomic, kernel, thread, unroll, warp};
+use cuda_std::{async_copy, atomic, device_inline, kernel, thread, unroll, warp};
 
 use crate::select::block_sort::block_sort;
 use crate::select::bucket_order::{BucketWorkspace, bucket_order};
@@ -197,7 +197,7 @@ struct Areas {
 }
 
 impl Areas {
-    #[inline(always)]
+    #[device_inline]
     fn new(header: SharedPtr<u32>, capacity: u32) -> Areas {
         // SAFETY: the launch gives `shared_bytes`.
         unsafe {
@@ -228,7 +228,7 @@ impl<K: Key> Part<K> {
     const KEYS: u32 = UNIT_BYTES / size_of::<K::Stored>() as u32;
 
     /// Part `rank` of a row that is divided among `blocks` blocks.
-    #[inline(always)]
+    #[device_inline]
     fn of(row: Row<K>, rank: u32, blocks: u32, ring: SharedPtr<U32x4>) -> Part<K> {
         // A multiple of eight keys, so that only the start of the row determines the alignment.
         let share = ((row.len + 8 * blocks - 1) >> log2(8 * blocks)) * 8;
@@ -241,7 +241,7 @@ impl<K: Key> Part<K> {
     }
 
     /// The place in the ring of this unit of the part.
-    #[inline(always)]
+    #[device_inline]
     fn place(&self, unit: u32) -> SharedPtr<U32x4> {
         // Fewer places than these there are only if the part has fewer units.
         // SAFETY: the place is in the ring, or no unit is there, and it is not used.
@@ -253,7 +253,7 @@ impl<K: Key> Part<K> {
     ///
     /// # Safety
     /// The row is readable. This thread has used the units that were at their places.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn copy(&self, unit: u32, place: SharedPtr<U32x4>) {
         let threads = thread::block_dim_x();
         let body = self.row.keys.wrapping_add(self.first as usize).cast::<U32x4>();
@@ -274,7 +274,7 @@ impl<K: Key> Part<K> {
     ///
     /// # Safety
     /// As [`Self::turns`]; no other code uses the ring.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn start(&mut self) {
         if !self.started {
             let mut unit = thread::thread_idx_x();
@@ -289,14 +289,14 @@ impl<K: Key> Part<K> {
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn turn_count(&self) -> u32 {
         let units = UNITS as u32 * thread::block_dim_x();
         (self.units + units - 1) >> log2(units)
     }
 
     /// Whether the whole part is in the ring after its turns.
-    #[inline(always)]
+    #[device_inline]
     fn stays(&self) -> bool {
         self.turn_count() <= AHEAD
     }
@@ -307,7 +307,7 @@ impl<K: Key> Part<K> {
     ///
     /// # Safety
     /// The row is readable. No other code uses the ring between [`Self::start`] and the end of the call.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn turns(&mut self, mut visit: impl FnMut(u32, SharedPtr<U32x4>)) {
         let step = UNITS as u32 * thread::block_dim_x();
         let (mut unit, mut turns) = (thread::thread_idx_x(), self.turn_count());
@@ -330,7 +330,7 @@ impl<K: Key> Part<K> {
 
     /// The thread's key outside the units: whether there is one, and its position. Only threads of the first warp have
     /// one.
-    #[inline(always)]
+    #[device_inline]
     fn fringe(&self) -> (bool, u32) {
         let thread = thread::thread_idx_x();
         let head = self.first - self.from;
@@ -343,7 +343,7 @@ impl<K: Key> Part<K> {
     ///
     /// # Safety
     /// The unit is in the ring.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn raw_orders(&self, place: SharedPtr<U32x4>) -> [[u32; 4]; 2] {
         // SAFETY: as the caller promises.
         let unit = unsafe { place.load() };
@@ -361,7 +361,7 @@ impl<K: Key> Part<K> {
     ///
     /// # Safety
     /// As [`Self::turns`]; `survivors` has room for `capacity` entries, and no other code uses it or `count`.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn filter(&mut self, threshold: u64, count: SharedPtr<u32>, survivors: SharedPtr<u64>, capacity: u32) {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         let row = self.row;
@@ -462,7 +462,7 @@ struct CountedPart<'a, K: Key> {
 }
 
 impl<K: Key> Counted<K> for CountedPart<'_, K> {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn scan(&mut self, mut visit: impl FnMut([u32; 4], u32, u32)) {
         let threads = thread::block_dim_x();
         let part = *self.part;
@@ -488,7 +488,7 @@ impl<K: Key> Counted<K> for CountedPart<'_, K> {
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn joined(&mut self, bins: SharedPtr<u32>) -> SharedPtr<u32> {
         let blocks = cluster::block_count();
         cluster::sync();
@@ -516,7 +516,7 @@ impl<K: Key> Counted<K> for CountedPart<'_, K> {
 }
 
 /// The logarithm of a power of two. The compiler does not see that numbers of blocks and threads are such, and divides.
-#[inline(always)]
+#[device_inline]
 fn log2(power: u32) -> u32 {
     power.trailing_zeros() % 32
 }
@@ -526,7 +526,7 @@ fn log2(power: u32) -> u32 {
 ///
 /// # Safety
 /// No thread writes the splitters.
-#[inline(always)]
+#[device_inline]
 unsafe fn range_of(splitters: SharedPtr<u64>, blocks: u32, found: u64) -> u32 {
     let (mut range, mut step) = (0, blocks / 2);
     while step > 0 {
@@ -546,7 +546,7 @@ const FETCHED: usize = 4;
 ///
 /// # Safety
 /// As [`ClusterSelect`].
-#[inline(always)]
+#[device_inline]
 unsafe fn select_by_clusters<K: Key>(launch: ClusterSelect) {
     let ClusterSelect { table, k, capacity, out } = launch;
     let (rank, blocks) = (cluster::block_rank(), cluster::block_count());

@@ -7,6 +7,8 @@
 //!
 //! Order of keys: −∞ < .. < −0 = +0 < .. < +∞ < NaN (of either sign) < [`EMPTY`].
 
+use cuda_std::device_inline;
+
 /// An empty slot. It comes after every entry, those with NaN keys included.
 pub const EMPTY: u64 = u64::MAX;
 /// The threshold that all entries pass.
@@ -15,7 +17,7 @@ pub const ALL: u64 = EMPTY - 1;
 const SIGN: u32 = 0x8000_0000;
 
 /// The key of `value`: u32 order equals the order in the module documentation. Never `u32::MAX`.
-#[inline(always)]
+#[device_inline]
 pub fn key_of(value: f32) -> u32 {
     // Adding +0 turns −0 into +0 and changes nothing else; the canonical NaN has the largest key of all floats.
     let bits = if value.is_nan() { f32::NAN.to_bits() & !SIGN } else { (value + 0.0).to_bits() };
@@ -24,25 +26,25 @@ pub fn key_of(value: f32) -> u32 {
 
 /// The value of a key, with −0 as +0 and NaN as the canonical NaN. The value of `u32::MAX`, the key of [`EMPTY`], is a
 /// NaN.
-#[inline(always)]
+#[device_inline]
 pub fn value_of(key: u32) -> f32 {
     f32::from_bits(if key & SIGN != 0 { key ^ SIGN } else { !key })
 }
 
 /// Joins a key and a payload.
-#[inline(always)]
+#[device_inline]
 pub fn pack(key: u32, payload: u32) -> u64 {
     (key as u64) << 32 | payload as u64
 }
 
 /// The key of an entry.
-#[inline(always)]
+#[device_inline]
 pub fn key(entry: u64) -> u32 {
     (entry >> 32) as u32
 }
 
 /// The payload of an entry; `u32::MAX` for [`EMPTY`].
-#[inline(always)]
+#[device_inline]
 pub fn payload(entry: u64) -> u32 {
     entry as u32
 }

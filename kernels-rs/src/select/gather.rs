@@ -4,7 +4,7 @@
 //! the k winners of a row: one read of k scattered values, in a kernel that all methods of selection share.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread};
 
 /// Number of threads of a block.
 pub const THREADS: u32 = 256;
@@ -59,7 +59,7 @@ impl<P> Gather<P> {
 
 /// # Safety
 /// As [`Gather`].
-#[inline(always)]
+#[device_inline]
 unsafe fn gather<P: Payload>(Gather { payloads, stride, starts, positions, out, k, slots }: Gather<P>) {
     let slot = thread::block_idx_x() as u64 * THREADS as u64 + thread::thread_idx_x() as u64;
     if slot >= slots {

@@ -11,6 +11,7 @@
 //! 16-bit floats are read as the upper half of a word. Sign and exponent are then at the top as in an f32, so one
 //! formula works for all floats.
 
+use cuda_std::device_inline;
 use cuda_std::global::{U32x2, U32x4};
 
 const SIGN: u32 = 0x8000_0000;
@@ -98,19 +99,19 @@ macro_rules! word {
     () => {
         type Stored = u32;
         type Quad = U32x4;
-        #[inline(always)]
+        #[device_inline]
         fn bits(stored: u32) -> u32 {
             stored
         }
-        #[inline(always)]
+        #[device_inline]
         fn quad_bits(quad: U32x4) -> [u32; 4] {
             quad.0
         }
-        #[inline(always)]
+        #[device_inline]
         fn unit_bits(unit: U32x4, _: usize) -> [u32; 4] {
             unit.0
         }
-        #[inline(always)]
+        #[device_inline]
         fn stored(bits: u32) -> u32 {
             bits
         }
@@ -121,21 +122,21 @@ macro_rules! half_word {
     () => {
         type Stored = u16;
         type Quad = U32x2;
-        #[inline(always)]
+        #[device_inline]
         fn bits(stored: u16) -> u32 {
             (stored as u32) << 16
         }
-        #[inline(always)]
+        #[device_inline]
         fn quad_bits(quad: U32x2) -> [u32; 4] {
             let [a, b] = quad.0;
             [a << 16, a & 0xffff_0000, b << 16, b & 0xffff_0000]
         }
-        #[inline(always)]
+        #[device_inline]
         fn unit_bits(unit: U32x4, quad: usize) -> [u32; 4] {
             let [a, b, c, d] = unit.0;
             Self::quad_bits(U32x2(if quad == 0 { [a, b] } else { [c, d] }))
         }
-        #[inline(always)]
+        #[device_inline]
         fn stored(bits: u32) -> u16 {
             (bits >> 16) as u16
         }
@@ -150,29 +151,29 @@ macro_rules! float_key {
             const BEST: u32 = !($infinity | SIGN);
             const NAN: u32 = $nan ^ SIGN;
             $storage!();
-            #[inline(always)]
+            #[device_inline]
             fn raw_order(bits: u32) -> u32 {
                 bits ^ (((bits as i32) >> 31) as u32 | SIGN)
             }
-            #[inline(always)]
+            #[device_inline]
             fn unorder(order: u32) -> u32 {
                 if order & SIGN != 0 { order ^ SIGN } else { !order }
             }
-            #[inline(always)]
+            #[device_inline]
             fn order(raw: u32) -> u32 {
                 let number = Self::order_of_number(raw);
                 if (Self::BEST..=Self::WORST).contains(&raw) { number } else { Self::NAN }
             }
-            #[inline(always)]
+            #[device_inline]
             fn order_of_number(raw: u32) -> u32 {
                 if raw == SIGN - 1 { SIGN } else { raw }
             }
-            #[inline(always)]
+            #[device_inline]
             fn at_or_before(bits: u32, other: u32) -> bool {
                 let $float = f32::from_bits(bits);
                 $number && $float <= f32::from_bits(other)
             }
-            #[inline(always)]
+            #[device_inline]
             fn bits_up_to(order: u32) -> u32 {
                 // −0 has the raw order before that of +0 and the same order, so no key has the order between.
                 Self::unorder(if order == SIGN - 1 { SIGN - 2 } else { order })
@@ -193,27 +194,27 @@ macro_rules! integer_key {
             const BEST: u32 = 0;
             const NAN: u32 = u32::MAX;
             word!();
-            #[inline(always)]
+            #[device_inline]
             fn raw_order(bits: u32) -> u32 {
                 bits ^ $sign
             }
-            #[inline(always)]
+            #[device_inline]
             fn unorder(order: u32) -> u32 {
                 order ^ $sign
             }
-            #[inline(always)]
+            #[device_inline]
             fn order(raw: u32) -> u32 {
                 raw
             }
-            #[inline(always)]
+            #[device_inline]
             fn order_of_number(raw: u32) -> u32 {
                 raw
             }
-            #[inline(always)]
+            #[device_inline]
             fn at_or_before(bits: u32, other: u32) -> bool {
                 Self::raw_order(bits) <= Self::raw_order(other)
             }
-            #[inline(always)]
+            #[device_inline]
             fn bits_up_to(order: u32) -> u32 {
                 Self::unorder(order)
             }

@@ -14,7 +14,7 @@
 //! there are 5 levels of 100,000 survivors: 8 MB, about twice the size of the keys.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, shared, thread};
 
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, Run, block_order, merge_piece, piece};
 use crate::select::entry::EMPTY;
@@ -54,7 +54,7 @@ impl SortChunks {
 
 /// # Safety
 /// As [`SortChunks`].
-#[inline(always)]
+#[device_inline]
 unsafe fn sort(SortChunks { lists, counts, capacity, chunks }: SortChunks) {
     let list = thread::block_idx_x() / chunks.max(1);
     let first = thread::block_idx_x() % chunks.max(1) * CHUNK;
@@ -86,7 +86,7 @@ unsafe fn sort(SortChunks { lists, counts, capacity, chunks }: SortChunks) {
 ///
 /// # Safety
 /// The runs are readable and sorted; output ≤ their entries.
-#[inline(always)]
+#[device_inline]
 unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, right_len: u32, output: u32) -> u32 {
     let (mut low, mut high) = (output.saturating_sub(right_len), output.min(left_len));
     while low < high {
@@ -134,7 +134,7 @@ impl MergeRuns {
 
 /// # Safety
 /// As [`MergeRuns`].
-#[inline(always)]
+#[device_inline]
 unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: MergeRuns) {
     let list = thread::block_idx_x() / chunks.max(1);
     let output = thread::block_idx_x() % chunks.max(1) * CHUNK;
@@ -226,7 +226,7 @@ impl UnpackLists {
 
 /// # Safety
 /// As [`UnpackLists`].
-#[inline(always)]
+#[device_inline]
 unsafe fn unpack<K: Key>(launch: UnpackLists) {
     let UnpackLists { lists, counts, capacity, pieces, flip, k, out } = launch;
     let list = (thread::block_idx_x() / pieces.max(1)) as usize;

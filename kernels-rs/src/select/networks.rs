@@ -34,6 +34,7 @@
 //! length needed up to 60 % more registers for R = 3, 5, 9; separate f32 keys with u32 payloads cost the same
 //! instructions, but need a second comparison to order ties.
 
+use cuda_std::device_inline;
 use cuda_std::unroll;
 use cuda_std::warp::{FULL_MASK, Shuffle, shuffle_xor};
 
@@ -150,7 +151,7 @@ pub const fn sort_steps(len: usize) -> usize {
 }
 
 /// Compare-exchange with lane `lane ^ mask`; this lane keeps the smaller entry if `keep_smaller`. All 32 lanes.
-#[inline(always)]
+#[device_inline]
 fn exchange_lanes<T: Shuffle + Ord>(entry: &mut T, mask: u32, keep_smaller: bool) {
     // Always stores a selected value: a conditional store may put the array in local memory.
     let own = *entry;
@@ -158,7 +159,7 @@ fn exchange_lanes<T: Shuffle + Ord>(entry: &mut T, mask: u32, keep_smaller: bool
     *entry = if (other < own) == keep_smaller { other } else { own };
 }
 
-#[inline(always)]
+#[device_inline]
 fn merge_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
     unroll::<5>(|i| {
         let mask = 16u32 >> i;
@@ -166,7 +167,7 @@ fn merge_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
     });
 }
 
-#[inline(always)]
+#[device_inline]
 fn sort_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
     unroll::<5>(|b| {
         let size = 2u32 << b;
@@ -181,7 +182,7 @@ fn sort_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
 }
 
 /// Executes one step. `lane` is the caller's lane; all 32 lanes arrive together.
-#[inline(always)]
+#[device_inline]
 fn execute<T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], step: Step, lane: u32) {
     match step {
         Step::None => {}
@@ -219,7 +220,7 @@ impl<const LEFT: usize, const RIGHT: usize> Constant for Merge<LEFT, RIGHT> {
 }
 
 /// Executes all steps of a program. All 32 lanes of the warp arrive together.
-#[inline(always)]
+#[device_inline]
 fn run<P: Constant, T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
     // Literal indices in consecutive blocks of 64, because nested closures of this size are not inlined.
     macro_rules! block {
@@ -234,14 +235,14 @@ fn run<P: Constant, T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGIST
 
 /// Sorts 32·`REGISTERS` entries (or other words) ascending. All 32 lanes of the warp arrive together (shuffles with the
 /// full mask).
-#[inline(always)]
+#[device_inline]
 pub fn warp_sort<T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
     run::<Sort<REGISTERS>, T, REGISTERS>(x, lane);
 }
 
 /// Merges two sorted halves: registers `0..LEFT` and `LEFT..LEFT+RIGHT` of `x`, `REGISTERS = LEFT + RIGHT`.
 /// All 32 lanes of the warp arrive together.
-#[inline(always)]
+#[device_inline]
 pub fn warp_merge<const LEFT: usize, const RIGHT: usize, const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32) {
     const { assert!(LEFT + RIGHT == REGISTERS) };
     run::<Merge<LEFT, RIGHT>, u64, REGISTERS>(x, lane);
@@ -251,7 +252,7 @@ pub fn warp_merge<const LEFT: usize, const RIGHT: usize, const REGISTERS: usize>
 ///
 /// Algorithm 1 without the continuation of the right half, whose results are not used. `KEEP` is a power of two; it may
 /// be less than `OTHER`. All 32 lanes of the warp arrive together.
-#[inline(always)]
+#[device_inline]
 pub fn warp_merge_keep<const KEEP: usize, const OTHER: usize>(keep: &mut [u64; KEEP], other: &[u64; OTHER], lane: u32) {
     const { assert!(KEEP.is_power_of_two() && KEEP <= MAX_REGISTERS) };
     unroll::<OTHER>(|i| {

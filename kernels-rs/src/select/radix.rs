@@ -3,7 +3,7 @@
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, thread, unroll, warp};
+use cuda_std::{atomic, device_inline, thread, unroll, warp};
 
 use crate::select::entry::{ALL, EMPTY};
 use crate::select::keys::Key;
@@ -34,13 +34,13 @@ pub trait Counted<K: Key> {
 struct WholeRow<K: Key>(Row<K>);
 
 impl<K: Key> Counted<K> for WholeRow<K> {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn scan(&mut self, visit: impl FnMut([u32; 4], u32, u32)) {
         // SAFETY: the same contract.
         unsafe { self.0.scan::<1>(0, self.0.len, visit) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn joined(&mut self, bins: SharedPtr<u32>) -> SharedPtr<u32> {
         thread::sync_threads();
         bins
@@ -55,7 +55,7 @@ impl<K: Key> Row<K> {
     /// # Safety
     /// The row is readable; k ≥ 1; `bins` has room for [`BINS`] counters and `found` for two words, and no other code
     /// uses them.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn exact_threshold(&self, k: u32, bins: SharedPtr<u32>, found: SharedPtr<u32>) -> u64 {
         // SAFETY: the same contract.
         unsafe { self.exact_threshold_by(&mut WholeRow(*self), k, bins, found) }
@@ -65,7 +65,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// As [`Self::exact_threshold`].
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn exact_threshold_by(
         &self,
         counted: &mut impl Counted<K>,

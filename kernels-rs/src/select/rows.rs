@@ -1,6 +1,6 @@
 //! The layout of the rows of a batch in memory, and reading a row by a block.
 
-use cuda_std::{Ptr, PtrMut, global, group, thread, unroll};
+use cuda_std::{Ptr, PtrMut, device_inline, global, group, thread, unroll};
 
 use crate::NO_ROW;
 use crate::select::entry::{self, EMPTY};
@@ -32,7 +32,7 @@ impl KeyTable {
     ///
     /// # Safety
     /// The arrays that are present have an entry for the row.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn extent(&self, row: u32) -> (u64, u32) {
         // SAFETY: as the caller promises.
         unsafe {
@@ -85,7 +85,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// As [`KeyTable::extent`].
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn of(table: KeyTable, number: u32) -> Row<K> {
         // SAFETY: as the caller promises.
         let (start, len) = unsafe { table.extent(number) };
@@ -98,7 +98,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// position < len, and the row is readable.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn entry(&self, raw: u32, position: u32) -> u64 {
         let payload = match self.ids {
             // SAFETY: position < len, as the caller promises.
@@ -113,7 +113,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// position < len, and the row is readable.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn raw(&self, position: u32) -> u32 {
         // SAFETY: as the caller promises.
         K::raw_order(unsafe { K::bits(global::load_nc(self.keys.wrapping_add(position as usize))) } ^ self.flip)
@@ -127,7 +127,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// The row is readable, to ≤ len; all threads of the block arrive.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn scan<const AHEAD: usize>(&self, from: u32, to: u32, mut visit: impl FnMut([u32; 4], u32, u32)) {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
         let len = to.saturating_sub(from);

@@ -22,7 +22,7 @@
 //! the sample decide, and the first positions pass the threshold.
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{math, thread, unroll};
+use cuda_std::{device_inline, math, thread, unroll};
 
 use crate::select::block_sort::{OrderWorkspace, block_order};
 use crate::select::entry::{self, ALL, EMPTY};
@@ -51,7 +51,7 @@ pub struct SamplePlan {
 
 impl SamplePlan {
     /// The plan for the best `k` of `len` keys, 1 ≤ k < len, with at most `most_keys` keys in a group.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(k: u32, len: u32, most_keys: u32) -> SamplePlan {
         let share = k as f32 / len as f32;
         let most = if len >= 1 << 16 && share > 1.0 / 512.0 { MOST_GROUPS } else { MOST_GROUPS / 2 };
@@ -67,7 +67,7 @@ impl SamplePlan {
 
     /// The position of key `turn` of `group` in row `number` of `len` keys. Eight consecutive groups read eight
     /// adjacent keys of one stratum.
-    #[inline(always)]
+    #[device_inline]
     pub fn position(&self, group: u32, turn: u32, len: u32, number: u32) -> u32 {
         let octets = self.groups / OCTET;
         let stratum_len = len / (self.group_keys * octets).max(1);
@@ -80,7 +80,7 @@ impl SamplePlan {
 
     /// Largest number of keys of a group in a row of `len` keys that many blocks share, with [`BLOCK_GROUP_KEYS`] for
     /// each block. About 1/64 of a long row is sampled.
-    #[inline(always)]
+    #[device_inline]
     pub fn grid_keys(len: u32) -> u32 {
         (len >> 14).next_multiple_of(BLOCK_GROUP_KEYS).clamp(BLOCK_GROUP_KEYS, GRID_GROUP_KEYS)
     }
@@ -92,7 +92,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// The row is readable and has keys.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn sample<const AHEAD: usize>(&self, plan: SamplePlan, turns: (u32, u32), store: impl Fn(u32, u64)) {
         // SAFETY: the same contract.
         unsafe { self.sample_groups::<AHEAD>(plan, (thread::thread_idx_x(), thread::block_dim_x()), turns, store) }
@@ -102,7 +102,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// As [`Self::sample`].
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn sample_groups<const AHEAD: usize>(
         &self,
         plan: SamplePlan,
@@ -150,7 +150,7 @@ impl<K: Key> Row<K> {
 /// # Safety
 /// `groups` holds the plan's groups and is visible to all threads; the workspace has room for them; no other code uses
 /// either.
-#[inline(always)]
+#[device_inline]
 pub unsafe fn threshold_of_groups(plan: SamplePlan, groups: SharedPtr<u64>, workspace: OrderWorkspace) -> u64 {
     // SAFETY: rank ≤ groups, and the rest is the caller's promise.
     let threshold = unsafe { block_order(groups, plan.groups, plan.rank, workspace).get(plan.rank - 1) };

@@ -34,7 +34,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, device_inline, global, kernel, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
@@ -87,7 +87,7 @@ impl<K: Key> Quads<K> {
     ///
     /// # Safety
     /// The row is readable.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn read(&self, base: u32, flip: u32) -> [[u32; 4]; QUADS] {
         let mut tile = [[u32::MAX; 4]; QUADS];
         unroll::<QUADS>(|q| {
@@ -101,13 +101,13 @@ impl<K: Key> Quads<K> {
         tile
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn number(&self, base: u32, q: usize) -> u32 {
         base + q as u32 * thread::block_dim_x() + self.own
     }
 
     /// The thread's key outside the quads: whether there is one, and its position.
-    #[inline(always)]
+    #[device_inline]
     fn fringe(&self, len: u32) -> (bool, u32) {
         let thread = thread::thread_idx_x();
         let behind = self.first + 4 * self.count + thread - thread.min(3);
@@ -154,7 +154,7 @@ impl ShortSelect {
 ///
 /// # Safety
 /// As [`ShortSelect`].
-#[inline(always)]
+#[device_inline]
 unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
     let ShortSelect { table, k, capacity, out } = launch;
     let flip = table.flip;

@@ -3,7 +3,7 @@
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, thread, warp};
+use cuda_std::{atomic, device_inline, global, thread, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::Key;
@@ -18,7 +18,7 @@ impl<K: Key> Row<K> {
     ///
     /// # Safety
     /// As [`Self::scan`] and the sink's.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn filter(&self, from: u32, to: u32, threshold: u64, sink: impl Sink) {
         let lane = warp::lane_id();
         let bound = entry::key(threshold);
@@ -89,12 +89,12 @@ pub struct SharedSink {
 }
 
 impl Sink for SharedSink {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn reserve(self, count: u32) -> u64 {
         // SAFETY: the counter was set before a barrier.
         unsafe { atomic::shared_add_u32(self.count, count) as u64 }
     }
-    #[inline(always)]
+    #[device_inline]
     unsafe fn put(self, reserved: u64, offset: u32, entry: u64) {
         let place = reserved as u32 + offset;
         if place < self.capacity {
@@ -116,12 +116,12 @@ pub struct ListSink {
 }
 
 impl Sink for ListSink {
-    #[inline(always)]
+    #[device_inline]
     unsafe fn reserve(self, count: u32) -> u64 {
         // SAFETY: the caller of the kernel promises the counter.
         unsafe { atomic::add_u32(self.count, count) as u64 }
     }
-    #[inline(always)]
+    #[device_inline]
     unsafe fn put(self, reserved: u64, offset: u32, entry: u64) {
         let place = reserved as u32 + offset;
         if place < self.capacity {
@@ -144,7 +144,7 @@ pub struct StagedSink {
 impl Sink for StagedSink {
     /// Returns the place on the stage, and in the upper half the place in the list for the first entry that does not
     /// fit on the stage.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn reserve(self, count: u32) -> u64 {
         // SAFETY: as of the two sinks.
         unsafe {
@@ -153,7 +153,7 @@ impl Sink for StagedSink {
             if beyond > 0 { self.list.reserve(beyond) << 32 | place } else { place }
         }
     }
-    #[inline(always)]
+    #[device_inline]
     unsafe fn put(self, reserved: u64, offset: u32, entry: u64) {
         let place = reserved as u32 + offset;
         // SAFETY: as of the two sinks.
@@ -174,7 +174,7 @@ impl StagedSink {
     ///
     /// # Safety
     /// As of the two sinks; `first` is a word of shared memory.
-    #[inline(always)]
+    #[device_inline]
     pub unsafe fn flush(self, first: SharedPtr<u32>) {
         let thread = thread::thread_idx_x();
         // SAFETY: entries below the stage's count were written before the barrier.

@@ -51,7 +51,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, shared_array, thread};
 
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 pub use crate::select::entry::ALL;
@@ -81,7 +81,7 @@ pub const fn shared_bytes(capacity: u32) -> u32 {
 }
 
 /// Whether `count` survivors include the best k, and all of them fit in the capacity. `all`: every key passed.
-#[inline(always)]
+#[device_inline]
 pub(crate) fn enough(count: u32, k: u32, capacity: u32, all: bool) -> bool {
     count <= capacity && (count >= k || all)
 }
@@ -90,7 +90,7 @@ pub(crate) fn enough(count: u32, k: u32, capacity: u32, all: bool) -> bool {
 ///
 /// # Safety
 /// Both arrays of `out` have the place.
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn store_result<K: Key>(found: u64, flip: u32, out: SelectedRows, at: usize) {
     let order = if found == EMPTY { K::WORST } else { entry::key(found) };
     let bits = K::unorder(order);
@@ -116,7 +116,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    #[inline(always)]
+    #[device_inline]
     pub fn new(capacity: u32) -> Workspace {
         let header = shared::dynamic::<u32>();
         // SAFETY: the launch gives `shared_bytes(capacity)`.
@@ -176,7 +176,7 @@ impl ThresholdSelect {
 ///
 /// # Safety
 /// As [`ThresholdSelect`].
-#[inline(always)]
+#[device_inline]
 pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     let ThresholdSelect { table, k, capacity, thresholds, lists, counts, out } = launch;
     let number = thread::block_idx_x();
@@ -284,7 +284,7 @@ impl RowThresholds {
 ///
 /// # Safety
 /// As [`RowThresholds`].
-#[inline(always)]
+#[device_inline]
 unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
     let RowThresholds { table, k, capacity, blocks, bests, tickets, thresholds, counts } = launch;
     let (number, block) = (thread::block_idx_x() / blocks.max(1), thread::block_idx_x() % blocks.max(1));
@@ -381,7 +381,7 @@ impl FilterRows {
 ///
 /// # Safety
 /// As [`FilterRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn filter_rows<K: Key>(launch: FilterRows) {
     let FilterRows { table, segments, segment_columns, capacity, thresholds, lists, counts } = launch;
     let number = thread::block_idx_x() / segments.max(1);
@@ -453,7 +453,7 @@ impl RepairLists {
 ///
 /// # Safety
 /// As [`RepairLists`].
-#[inline(always)]
+#[device_inline]
 unsafe fn repair_lists<K: Key>(launch: RepairLists) {
     let RepairLists { table, k, capacity, thresholds, lists, counts } = launch;
     let number = thread::block_idx_x();

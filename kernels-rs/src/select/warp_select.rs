@@ -50,7 +50,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
@@ -120,7 +120,7 @@ pub struct WarpSelect<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> {
 
 impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_REGISTERS, THREAD_QUEUE> {
     /// An empty selection of the best `k`, 1 ≤ k ≤ 32·`QUEUE_REGISTERS`, among entries above `floor`.
-    #[inline(always)]
+    #[device_inline]
     pub fn new(k: u32, floor: Option<u64>) -> Self {
         WarpSelect {
             queue: [EMPTY; QUEUE_REGISTERS],
@@ -134,14 +134,14 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
     }
 
     /// The current bound: an entry at or above it cannot be among the best k. Uniform over the warp.
-    #[inline(always)]
+    #[device_inline]
     pub fn bound(&self) -> u64 {
         self.bound
     }
 
     /// Offers a key and its payload of each lane where `take` holds. A payload is offered at most once, and is never
     /// `NO_ROW`.
-    #[inline(always)]
+    #[device_inline]
     pub fn offer(&mut self, key: f32, payload: u32, take: bool) {
         self.push(entry::pack(entry::key_of(key), payload), take);
         if self.must_merge() {
@@ -150,21 +150,21 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
     }
 
     /// Merges the entries that are still in thread queues. After it, [`Self::entry`] reads the result.
-    #[inline(always)]
+    #[device_inline]
     pub fn finish(&mut self) {
         self.merge();
     }
 
     /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] if fewer were
     /// offered. `register` < `QUEUE_REGISTERS` must be known when the kernel is compiled (an index of `unroll`).
-    #[inline(always)]
+    #[device_inline]
     pub fn entry(&self, register: usize) -> u64 {
         self.queue[register]
     }
 
     /// Appends the `candidate` of each lane in which `take` holds, if it is better than the bound. The caller merges if
     /// [`Self::must_merge`] then holds.
-    #[inline(always)]
+    #[device_inline]
     fn push(&mut self, candidate: u64, take: bool) {
         let above_floor = match self.floor {
             Some(floor) => candidate > floor,
@@ -183,13 +183,13 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
     }
 
     /// Whether some lane has no room for another push. Uniform.
-    #[inline(always)]
+    #[device_inline]
     fn must_merge(&self) -> bool {
         warp::any(FULL_MASK, self.waiting == THREAD_QUEUE as u32)
     }
 
     /// Moves all thread queues into the warp queue and renews the bound.
-    #[inline(always)]
+    #[device_inline]
     fn merge(&mut self) {
         warp_sort(&mut self.thread_queue, self.lane);
         warp_merge_keep(&mut self.queue, &self.thread_queue, self.lane);
@@ -222,7 +222,7 @@ impl Row {
     ///
     /// # Safety
     /// The launch satisfies [`WarpSelectRows`], and has the piece.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn of_piece(launch: WarpSelectRows, piece: u32) -> Row {
         let WarpSelectRows { table, segments, segment_columns, .. } = launch;
         let (row, segment) = (piece / segments.max(1), piece % segments.max(1));
@@ -237,7 +237,7 @@ impl Row {
         Row { keys: table.keys.cast::<f32>().wrapping_add(start), ids, first, len, flip: table.flip }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn load(&self, position: u32) -> f32 {
         if position < self.len {
             // SAFETY: position < len, and the caller of the kernel promises len readable keys.
@@ -252,7 +252,7 @@ impl Row {
 ///
 /// # Safety
 /// `row` describes readable memory; all 32 lanes arrive with the same arguments.
-#[inline(always)]
+#[device_inline]
 unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     select: &mut WarpSelect<QUEUE_REGISTERS, THREAD_QUEUE>,
     row: Row,
@@ -397,7 +397,7 @@ impl WarpSelectRows {
 ///
 /// # Safety
 /// As [`WarpSelectRows`].
-#[inline(always)]
+#[device_inline]
 unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     launch: WarpSelectRows,
 ) {
@@ -437,7 +437,7 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
 ///
 /// # Safety
 /// Both pointers are writable.
-#[inline(always)]
+#[device_inline]
 unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u32) {
     let value = if found == EMPTY { f32::INFINITY } else { entry::value_of(entry::key(found)) };
     // On bits, not by arithmetic: the NaN that an addition returns differs between devices.
@@ -461,7 +461,7 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
 ///
 /// # Safety
 /// As [`WarpSelectRows`], with k = 1 and skip = 0.
-#[inline(always)]
+#[device_inline]
 unsafe fn select_one(launch: WarpSelectRows) {
     let WarpSelectRows { table: KeyTable { flip, .. }, segments, rows, out, .. } = launch;
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

@@ -27,7 +27,7 @@
 //! A query outside the base's bounding box gets the code of the nearest cell of the box.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, unroll};
 
 /// Largest dimension of points.
 pub const MAX_DIM: usize = 12;
@@ -46,13 +46,13 @@ pub const fn is_wide(dim: u32) -> bool {
 }
 
 /// The shift of copy `copy` of `copies` in cells: copy/S of the unit cube, S = `copies` or the next odd number.
-#[inline(always)]
+#[device_inline]
 pub fn offset(bits: u32, copies: u32, copy: u32) -> u32 {
     (((copy as u64) << (bits - 1)) / (copies | 1).max(1) as u64) as u32
 }
 
 /// The cell of component `x`, below 2^(`bits` − 1); `x` is finite.
-#[inline(always)]
+#[device_inline]
 pub fn cell(x: f32, min: f64, scale: f64, bits: u32) -> u32 {
     // The cast saturates: a coordinate below the box becomes 0.
     (((x as f64 - min) * scale) as u32).min((1 << (bits - 1)) - 1)
@@ -68,7 +68,7 @@ pub trait Code: Copy + Ord {
 
 impl Code for u64 {
     const ZERO: Self = 0;
-    #[inline(always)]
+    #[device_inline]
     fn append(self, level: u32, dim: u32) -> Self {
         self << dim | level as u64
     }
@@ -76,7 +76,7 @@ impl Code for u64 {
 
 impl Code for u128 {
     const ZERO: Self = 0;
-    #[inline(always)]
+    #[device_inline]
     fn append(self, level: u32, dim: u32) -> Self {
         // Two separate words, because a 128-bit shift by a variable distance also tests for distances from 64 on.
         let (high, low) = ((self >> 64) as u64, self as u64);
@@ -86,7 +86,7 @@ impl Code for u128 {
 }
 
 /// The code of `cells`, `bits` of each; cells from `dim` on are zero.
-#[inline(always)]
+#[device_inline]
 pub fn interleave<W: Code>(cells: [u32; MAX_DIM], dim: u32, bits: u32) -> W {
     let mut left = cells;
     unroll::<MAX_DIM>(|j| left[j] = cells[j] << (32 - bits));
@@ -107,7 +107,7 @@ pub fn interleave<W: Code>(cells: [u32; MAX_DIM], dim: u32, bits: u32) -> W {
 
 /// The code of the point whose component j is `x(j)`, every coordinate shifted by `offset` cells; `min(j)` is the
 /// lowest corner of the base's bounding box.
-#[inline(always)]
+#[device_inline]
 pub fn code<W: Code>(
     x: impl Fn(usize) -> f32,
     min: impl Fn(usize) -> f64,
@@ -160,7 +160,7 @@ impl<W> MortonCodes<W> {
 
 /// # Safety
 /// As [`MortonCodes`].
-#[inline(always)]
+#[device_inline]
 unsafe fn write_codes<W: Code>(launch: MortonCodes<W>) {
     let MortonCodes { points, count, dim, bits, mins, scale, offset, codes, ids } = launch;
     let point = thread::block_idx_x() * THREADS + thread::thread_idx_x();

@@ -49,7 +49,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
@@ -66,7 +66,7 @@ const WARPS_PER_BLOCK: u32 = THREADS / 32;
 ///
 /// Of the accumulators of the definition only the first [`MAX_DIM`] are not zero, in only three lanes. So only the
 /// steps of the butterfly that join these lanes remain: lane 0 with lane 2, then with lane 1.
-#[inline(always)]
+#[device_inline]
 pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(usize) -> f32) -> f32 {
     let term = |j: usize| {
         let difference = x(j) - y(j) as f64;
@@ -83,7 +83,7 @@ pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(us
 
 /// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: half before and half after, moved
 /// inside at the ends of the copy.
-#[inline(always)]
+#[device_inline]
 pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
     place.saturating_sub(width / 2).min(n - width)
 }
@@ -129,7 +129,7 @@ impl<W> ShiftedLocate<W> {
 
 /// # Safety
 /// As [`ShiftedLocate`].
-#[inline(always)]
+#[device_inline]
 unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
     let ShiftedLocate { queries, count, dim, bits, mins, scale, copies, codes, n, places } = launch;
     let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
@@ -243,14 +243,14 @@ struct Best<const REGISTERS: usize> {
 
 impl<const REGISTERS: usize> Best<REGISTERS> {
     /// An empty queue for the best `k` entries from `floor` on; `k` is 1 to 32·`REGISTERS`.
-    #[inline(always)]
+    #[device_inline]
     fn new(k: u32, floor: u64) -> Self {
         Best { queue: [EMPTY; REGISTERS], bound: EMPTY, floor, last: k - 1, lane: warp::lane_id() }
     }
 
     /// Inserts the entry of each lane in which `take` holds, if it is among the best k and not yet in the queue. The
     /// entries of one call are distinct. All 32 lanes arrive.
-    #[inline(always)]
+    #[device_inline]
     fn offer(&mut self, entry: u64, take: bool) {
         let better = take & (entry >= self.floor) & (entry < self.bound);
         if warp::any(FULL_MASK, better) {
@@ -272,7 +272,7 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
 
     /// Whether this lane's `entry` is in the queue. The last entries of the registers determine the register, and a
     /// binary search the lane. All 32 lanes arrive, each with a different entry.
-    #[inline(always)]
+    #[device_inline]
     fn holds(&self, entry: u64) -> bool {
         let mut register = 0;
         unroll::<REGISTERS>(|r| {
@@ -404,7 +404,7 @@ impl ShiftedNearest {
 
 /// # Safety
 /// As [`ShiftedNearest`].
-#[inline(always)]
+#[device_inline]
 unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(launch: ShiftedNearest) {
     let ShiftedNearest { queries, count, dim, places, place_stride, points, ids, n, .. } = launch;
     let ShiftedNearest { copies, width, first_own, k, skip, out, out_stride, .. } = launch;

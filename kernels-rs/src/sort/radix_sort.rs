@@ -48,7 +48,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, thread, unroll, warp};
 
 /// Number of threads of a block of [`CountDigits`] and [`SortPass`].
 pub const THREADS: u32 = 512;
@@ -105,7 +105,7 @@ impl SortKey for u64 {
     const ITEMS: u32 = 8;
     const LAST: u64 = u64::MAX;
 
-    #[inline(always)]
+    #[device_inline]
     fn word(self, _: bool) -> u64 {
         self
     }
@@ -116,7 +116,7 @@ impl SortKey for u128 {
     const ITEMS: u32 = 6;
     const LAST: u128 = u128::MAX;
 
-    #[inline(always)]
+    #[device_inline]
     fn word(self, high: bool) -> u64 {
         if high { (self >> 64) as u64 } else { self as u64 }
     }
@@ -131,7 +131,7 @@ struct Digit {
 }
 
 impl Digit {
-    #[inline(always)]
+    #[device_inline]
     fn of<K: SortKey>(self, key: K) -> u32 {
         (key.word(self.high) >> (self.shift % 64)) as u32 & self.mask
     }
@@ -141,7 +141,7 @@ impl Digit {
 ///
 /// # Safety
 /// `counters` has [`WORD_DIGITS`] · [`DIGITS`] · `copies` counters, `copy` is below `copies`.
-#[inline(always)]
+#[device_inline]
 unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>, copies: u32, copy: u32) {
     let field = word >> (shift % 64) & mask;
     unroll::<{ WORD_DIGITS as usize }>(|d| {
@@ -193,7 +193,7 @@ impl<K> CountDigits<K> {
 
 /// # Safety
 /// As [`CountDigits`].
-#[inline(always)]
+#[device_inline]
 unsafe fn count_digits<K: SortKey>(launch: CountDigits<K>) {
     let CountDigits { keys, len, low_shift, low_mask, high_shift, high_mask, counts } = launch;
     let (thread, set) = (thread::thread_idx_x(), thread::block_idx_y() as usize);
@@ -253,7 +253,7 @@ unsafe fn count_digits<K: SortKey>(launch: CountDigits<K>) {
 ///
 /// # Safety
 /// `sums` has the sum of each of these warps, which this is one of.
-#[inline(always)]
+#[device_inline]
 unsafe fn sum_before(sums: SharedPtr<u32>, warp: u32) -> u32 {
     let mut before = 0;
     unroll::<{ SUMS as usize }>(|other| {
@@ -288,7 +288,7 @@ impl ScanDigits {
 
 /// # Safety
 /// As [`ScanDigits`].
-#[inline(always)]
+#[device_inline]
 unsafe fn scan(ScanDigits { counts, portions, starts }: ScanDigits) {
     let sums = cuda_std::shared_array!(u32, SUMS as usize);
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
@@ -308,7 +308,7 @@ unsafe fn scan(ScanDigits { counts, portions, starts }: ScanDigits) {
 }
 
 /// The lanes that have the same digit as this one. All 32 lanes arrive.
-#[inline(always)]
+#[device_inline]
 fn peers(digit: u32) -> u32 {
     let mut peers = FULL_MASK;
     unroll::<{ DIGIT_BITS as usize }>(|bit| {
@@ -324,7 +324,7 @@ fn peers(digit: u32) -> u32 {
 ///
 /// # Safety
 /// `words` has a word of this digit for each tile, [`DIGITS`] apart; tile `first`, below `tile`, publishes a sum.
-#[inline(always)]
+#[device_inline]
 unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32 {
     let (mut sum, mut next, mut done) = (0u32, tile - 1, false);
     while !done {
@@ -409,7 +409,7 @@ impl<K: SortKey> SortPass<K> {
 ///
 /// # Safety
 /// As [`SortPass`].
-#[inline(always)]
+#[device_inline]
 unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(launch: SortPass<K>) {
     let SortPass { keys, payloads, keys_out, payloads_out, len, high, shift, mask, epoch, .. } = launch;
     let SortPass { first_tile, tiles, starts, starts_stride, words, next_tile, .. } = launch;

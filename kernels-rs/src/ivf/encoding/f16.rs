@@ -3,6 +3,7 @@
 //! values, divided by 2^e, with f32 queries. `bits` of a launch is e, at most [`GREATEST_EXPONENT`], so no quotient is
 //! a subnormal f32.
 
+use cuda_std::device_inline;
 use cuda_std::global;
 use cuda_std::global::U32x2;
 
@@ -49,7 +50,7 @@ pub(crate) struct F16Rows {
 }
 
 impl F16Rows {
-    #[inline(always)]
+    #[device_inline]
     fn row(&self, row: u32) -> *const u16 {
         self.rows.wrapping_add(row as usize * self.stride as usize)
     }
@@ -58,12 +59,12 @@ impl F16Rows {
 impl Decode for F16Rows {
     type Query = element::F32;
 
-    #[inline(always)]
+    #[device_inline]
     fn of(rows: &StoredRows, _: u32) -> Self {
         Self { rows: *rows.rows.cast(), stride: rows.code_bytes / 2, unit: f32::from_bits((127 - rows.bits) << 23) }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         let halves = unsafe { element::F16::load4(self.row(row).cast(), quad) };
@@ -74,7 +75,7 @@ impl Decode for F16Rows {
 impl Operand4 for F16Rows {
     const CODES: bool = false;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn operand4(&self, from: OperandSource, row: u32, _: u32, quad: u32) -> Held {
         // SAFETY: as the caller promises; rows are multiples of eight bytes.
         let halves = unsafe { global::load_nc(self.row(row).wrapping_add(4 * quad as usize).cast::<U32x2>()).0 };

@@ -1,5 +1,6 @@
 //! Vectors as they were added, of any element type or of bits. Re-ranking reads them; a scan reads their f16 operands.
 
+use cuda_std::device_inline;
 use cuda_std::shared::SharedPtr;
 use cuda_std::unroll;
 
@@ -62,18 +63,18 @@ impl<const BYTES: bool, const PLANES: bool> Rows for InMemory<BYTES, PLANES> {
     const STAGES: u32 = STAGES;
     type Ahead = ();
 
-    #[inline(always)]
+    #[device_inline]
     fn of(launch: &ScanLists) -> Self {
         Self { base: *launch.base, stride: launch.stride }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
         let (row, part) = (thread / 8, thread % 8);
         let word = chunk * CHUNK + part * 8;
@@ -97,7 +98,7 @@ pub(crate) struct Stored<E: Row> {
 }
 
 impl<E: Row> Clone for Stored<E> {
-    #[inline(always)]
+    #[device_inline]
     fn clone(&self) -> Self {
         *self
     }
@@ -107,12 +108,12 @@ impl<E: Row> Copy for Stored<E> {}
 impl<E: Row> Decode for Stored<E> {
     type Query = E;
 
-    #[inline(always)]
+    #[device_inline]
     fn of(rows: &StoredRows, stride: u32) -> Self {
         Self { rows: *rows.rows.cast(), stride }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(&self, row: u32, _: u32, quad: u32) -> E::Quad {
         // SAFETY: as the caller promises.
         unsafe { E::quad(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }

@@ -13,7 +13,7 @@
 //! ([`crate::ivf::code_bounds`]). It also has the tables of its kernels. So a new encoding is a new file, and the code
 //! of the kernels does not change.
 
-use cuda_std::{Ptr, group, math, unroll};
+use cuda_std::{Ptr, device_inline, group, math, unroll};
 
 use crate::product::element::{F32, Row};
 
@@ -96,7 +96,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// Components that are f16, in two words, times `down`.
-    #[inline(always)]
+    #[device_inline]
     pub fn of_halves(words: [u32; 2], down: f64) -> Held {
         let mut values = [0.0; 4];
         unroll::<4>(|e| values[e] = math::f16_to_f32((words[e / 2] >> (16 * (e % 2))) as u16) as f64 * down);

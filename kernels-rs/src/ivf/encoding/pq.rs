@@ -2,7 +2,7 @@
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
-use cuda_std::{global, math, unroll};
+use cuda_std::{device_inline, global, math, unroll};
 
 use super::{Decode, Held, Operand4, OperandParts, OperandSource, StoredRows};
 use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
@@ -84,7 +84,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
     ///
     /// # Safety
     /// The places exist.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn halves(&self, at: u32) -> [u32; 2] {
         // SAFETY: as the caller promises.
         unsafe {
@@ -97,7 +97,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
     }
 
     /// Whether sub-vectors have two components, and codes are bytes that fill whole words.
-    #[inline(always)]
+    #[device_inline]
     fn in_pairs(&self) -> bool {
         let codes = self.operands.codes;
         codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
@@ -105,7 +105,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
 
     /// Whether sub-vectors have a multiple of eight components or four, so that the codes of eight components are one
     /// byte or two.
-    #[inline(always)]
+    #[device_inline]
     fn in_bytes(&self) -> bool {
         let codes = self.operands.codes;
         let whole = codes.width.is_multiple_of(8) || (codes.width == 4 && codes.code_bytes.is_multiple_of(2));
@@ -116,7 +116,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
     ///
     /// # Safety
     /// The places exist.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn two_halves(&self, at: u32) -> u32 {
         // SAFETY: as the caller promises.
         unsafe {
@@ -132,7 +132,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
     ///
     /// # Safety
     /// The place exists.
-    #[inline(always)]
+    #[device_inline]
     unsafe fn half(&self, at: u32) -> u16 {
         // SAFETY: as the caller promises.
         unsafe {
@@ -154,7 +154,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
     /// sub-vectors have two components; one for each quad if their width is a multiple of four.
     type Ahead = [u32; ROWS_A_THREAD];
 
-    #[inline(always)]
+    #[device_inline]
     fn of(launch: &ScanLists) -> Self {
         let ScanLists { stored, parts: OperandParts { offsets, halves }, .. } = *launch;
         let codes = Decode::of(&stored, stored.dim.next_multiple_of(4));
@@ -165,7 +165,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
         let (row, part) = (thread / 8, thread % 8);
         let codes = self.operands.codes;
@@ -210,7 +210,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
         found
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32) {
         if TABLE {
             self.table = to.cast();
@@ -226,7 +226,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, found: Self::Ahead) {
         let (row, part) = (thread / 8, thread % 8);
         let codes = self.operands.codes;
@@ -279,14 +279,14 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
 impl Decode for Codes {
     type Query = element::F32;
 
-    #[inline(always)]
+    #[device_inline]
     fn of(rows: &StoredRows, stride: u32) -> Self {
         let StoredRows { rows, code_bytes, bits, width, dim, codebooks, centroids, .. } = *rows;
         let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
         Self { codes, code_bytes, bits, width, dim, codebooks, centroids, stride }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
         unsafe { Codes::load4(self, row, list, quad) }
@@ -296,7 +296,7 @@ impl Decode for Codes {
 impl Operand4 for Codes {
     const CODES: bool = false;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held {
         let OperandParts { offsets, halves } = from.parts;
         let operands = Operands { codes: *self, offsets: *offsets, halves: *halves };

@@ -12,7 +12,7 @@
 //! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
 //! reads one byte for each component and decodes nothing, and the index keeps nothing but the codes.
 
-use cuda_std::{global, unroll};
+use cuda_std::{device_inline, global, unroll};
 
 use super::flat::InMemory;
 use super::{Decode, Held, Operand4, OperandSource, StoredRows};
@@ -93,7 +93,7 @@ impl Scalar8 {
     ///
     /// # Safety
     /// The list exists, and the quad is inside the stride.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) unsafe fn offset4(&self, list: u32, quad: u32, centre: [f32; 4]) -> [f32; 4] {
         let StoredRows { codebooks, centroids, .. } = self.rows;
         let at = 4 * quad as usize;
@@ -112,7 +112,7 @@ impl Scalar8 {
     ///
     /// # Safety
     /// The quad is inside the stride.
-    #[inline(always)]
+    #[device_inline]
     pub(crate) unsafe fn step4(&self, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises; the steps follow the least values.
         unsafe { element::F32::load4(self.rows.codebooks.wrapping_add(self.stride as usize), quad) }
@@ -122,12 +122,12 @@ impl Scalar8 {
 impl Decode for Scalar8 {
     type Query = element::F32;
 
-    #[inline(always)]
+    #[device_inline]
     fn of(rows: &StoredRows, stride: u32) -> Self {
         Self { rows: *rows, stride }
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         let StoredRows { rows, code_bytes, codebooks, centroids, .. } = self.rows;
         let stride = self.stride;
@@ -153,7 +153,7 @@ impl Decode for Scalar8 {
 impl Operand4 for Scalar8 {
     const CODES: bool = true;
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn operand4(&self, from: OperandSource, row: u32, list: u32, quad: u32) -> Held {
         let StoredRows { rows, code_bytes, .. } = self.rows;
         // SAFETY: as the caller promises; rows are multiples of sixteen bytes.

@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{mma, unroll, warp};
+use cuda_std::{device_inline, mma, unroll, warp};
 
 use super::{Instruction, Operand, Scores, TileProduct};
 use crate::product::element::F16;
@@ -36,42 +36,42 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize, O: Operand> TileP
     type Sums = Scores<ROWS, COLUMNS, O::Sum>;
     const START: Self::Sums = [[[O::ZERO; 4]; COLUMNS]; ROWS];
 
-    #[inline(always)]
+    #[device_inline]
     fn new(warp: u32, lane: u32) -> Self {
         const { assert!(COLUMNS <= MOST_COLUMNS && COLUMNS.is_multiple_of(2), "two columns of `mma` a load") };
         let across = WARPS / DOWN;
         MmaSync { warp_row: warp / across, warp_column: warp % across, lane, operand: PhantomData }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn publish() {}
 
-    #[inline(always)]
+    #[device_inline]
     fn clear(sums: &mut Self::Sums) {
         *sums = Self::START;
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn first_row(&self) -> u32 {
         self.warp_row * 16 * ROWS as u32
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn first_column(&self) -> u32 {
         self.warp_column * 8 * COLUMNS as u32
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn row(&self, i: usize, half: usize) -> u32 {
         self.first_row() + 16 * i as u32 + 8 * half as u32 + (self.lane >> 2)
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn column(&self) -> u32 {
         self.first_column() + 2 * (self.lane & 3)
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn multiply_chunk(
         &self,
         sums: &mut Self::Sums,
@@ -116,7 +116,7 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize, O: Operand> TileP
         });
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn scores(sums: &Self::Sums) -> Scores<ROWS, COLUMNS, O::Sum> {
         *sums
     }

@@ -16,7 +16,7 @@ pub use mma_sync::MmaSync;
 pub use wgmma::Wgmma;
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{mma, unroll};
+use cuda_std::{device_inline, mma, unroll};
 
 use crate::product::element::{Bits, F16, I8, U8};
 use crate::product::ring::Ring;
@@ -55,34 +55,34 @@ pub trait Sum: Copy + Default {
 }
 
 impl Sum for f32 {
-    #[inline(always)]
+    #[device_inline]
     fn to_f32(self) -> f32 {
         self
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn bits(self) -> u32 {
         self.to_bits()
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn of_bits(bits: u32) -> f32 {
         f32::from_bits(bits)
     }
 }
 
 impl Sum for i32 {
-    #[inline(always)]
+    #[device_inline]
     fn to_f32(self) -> f32 {
         self as f32
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn bits(self) -> u32 {
         self as u32
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn of_bits(bits: u32) -> i32 {
         bits as i32
     }
@@ -110,7 +110,7 @@ macro_rules! operands {
             type Sum = $sum;
             const ZERO: $sum = $zero;
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn multiply(sums: &mut [$sum; 4], rows: &[u32; 4], columns: [u32; 2]) {
                 // SAFETY: the same contract.
                 unsafe { mma::$mma(sums, rows, columns) }
@@ -132,7 +132,7 @@ pub type Scores<const ROWS: usize, const COLUMNS: usize, Sum = f32> = [[[Sum; 4]
 
 /// Number `at` of the 2 · `COLUMNS`, at most 32, numbers that `entry` returns for columns and their halves. It is found
 /// by selects, one bit of `at` after the other, so that the numbers stay in registers.
-#[inline(always)]
+#[device_inline]
 pub fn entry_of<const COLUMNS: usize, T: Copy + Default>(entry: impl Fn(usize, usize) -> T, at: u32) -> T {
     let mut found = [T::default(); 16];
     unroll::<COLUMNS>(|j| {

@@ -5,6 +5,7 @@
 //! differ in their last bits. [`crate::product::bounds`] covers either order, so results are the same.
 
 use core::marker::PhantomData;
+use cuda_std::device_inline;
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp;
@@ -36,13 +37,13 @@ pub trait GroupOperand<const COLUMNS: usize>: Operand {
 macro_rules! group_operands {
     ($($columns:literal: $name:ident = $start:ident;)*) => {$(
         impl GroupOperand<$columns> for $name {
-            #[inline(always)]
+            #[device_inline]
             unsafe fn start(sums: &mut [[Self::Sum; 4]; $columns], rows: SharedPtr<u8>, tile: SharedPtr<u8>, add: bool) {
                 // SAFETY: the same contract.
                 unsafe { wgmma::$start(sums, rows, tile, add) }
             }
 
-            #[inline(always)]
+            #[device_inline]
             unsafe fn wait(sums: &mut [[Self::Sum; 4]; $columns]) {
                 // SAFETY: the same contract.
                 unsafe { wgmma::wait(sums) }
@@ -81,45 +82,45 @@ impl<const COLUMNS: usize, O: GroupOperand<COLUMNS>> TileProduct<1, COLUMNS> for
     type Sums = Scores<1, COLUMNS, O::Sum>;
     const START: Self::Sums = [[[O::ZERO; 4]; COLUMNS]; 1];
 
-    #[inline(always)]
+    #[device_inline]
     fn new(warp: u32, lane: u32) -> Self {
         // The compiler sees that all lanes have the same number, and computes addresses once for a warp.
         let warp = warp::shuffle_idx(FULL_MASK, warp, 0);
         Wgmma { warp, lane, operand: PhantomData }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn publish() {
         wgmma::publish();
     }
 
     /// Does nothing: the first product of a tile overwrites the sums.
-    #[inline(always)]
+    #[device_inline]
     fn clear(_: &mut Self::Sums) {}
 
-    #[inline(always)]
+    #[device_inline]
     fn first_row(&self) -> u32 {
         self.warp / 4 / Self::ACROSS * GROUP_ROWS
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn first_column(&self) -> u32 {
         self.warp / 4 % Self::ACROSS * 8 * COLUMNS as u32
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn row(&self, _: usize, half: usize) -> u32 {
         // With one group across, the rows of the warps continue in the next group.
         let warp = if Self::ACROSS == 1 { self.warp } else { self.warp % 4 };
         warp * 16 + 8 * half as u32 + (self.lane >> 2)
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn column(&self) -> u32 {
         self.first_column() + 2 * (self.lane & 3)
     }
 
-    #[inline(always)]
+    #[device_inline]
     unsafe fn multiply_chunk(
         &self,
         sums: &mut Self::Sums,
@@ -144,7 +145,7 @@ impl<const COLUMNS: usize, O: GroupOperand<COLUMNS>> TileProduct<1, COLUMNS> for
         }
     }
 
-    #[inline(always)]
+    #[device_inline]
     fn scores(sums: &Self::Sums) -> Scores<1, COLUMNS, O::Sum> {
         *sums
     }
