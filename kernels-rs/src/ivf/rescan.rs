@@ -220,15 +220,20 @@ fn blocks_for(query_count: u32, multiprocessors: u32) -> LaunchConfig {
     LaunchConfig::linear(query_count.div_ceil(queries) as u64, THREADS)
 }
 
-/// Calls `complete` for each query of the block that `lacks` a certificate, one after the other. All threads of the
-/// block stay together.
+/// The queries of the block that `lacks` a certificate: the first query of the block, and a bit for each query from
+/// this one on. All threads of the block stay together.
 #[device_inline]
-fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: impl FnMut(u32)) {
+fn lacking(query_count: u32, lacks: impl Fn(u32) -> bool) -> (u32, u32) {
     let queries = query_count.div_ceil(thread::grid_dim_x().max(1));
     let (first, lane) = (thread::block_idx_x() * queries, warp::lane_id());
     let query = first + lane;
     // Every warp finds the same queries.
-    let mut left = warp::ballot(FULL_MASK, lane < queries && query < query_count && lacks(query));
+    (first, warp::ballot(FULL_MASK, lane < queries && query < query_count && lacks(query)))
+}
+
+/// Calls `complete` for each query that [`lacking`] names, one after the other. All threads of the block stay together.
+#[device_inline]
+fn each_query((first, mut left): (u32, u32), mut complete: impl FnMut(u32)) {
     while left != 0 {
         complete(first + left.trailing_zeros());
         left &= left - 1;
@@ -243,14 +248,15 @@ fn each_lacking(query_count: u32, lacks: impl Fn(u32) -> bool, mut complete: imp
 pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     let best = shared_array!(u64, THREADS as usize);
     let block = thread::block_idx_x();
-    if let Some(query) = block.checked_div(launch.shared_by) {
-        // SAFETY: the caller promises the shapes; there are `shared_by` blocks for each query.
-        return unsafe { rescan_query::<R>(&launch, query, block % launch.shared_by, best) };
-    }
     // SAFETY: the caller promises the shapes; all queries are below `query_count`.
     let lacks = |query| unsafe { launch.lacks_certificate(query) };
-    // SAFETY: as above.
-    each_lacking(launch.query_count, lacks, |query| unsafe { rescan_query::<R>(&launch, query, 0, best) });
+    let (queries, share) = match block.checked_div(launch.shared_by) {
+        Some(query) => ((query, 1), block % launch.shared_by),
+        None => (lacking(launch.query_count, lacks), 0),
+    };
+    // One call for both: the body is inlined, and with two this was the largest kernel of all.
+    // SAFETY: as above; if blocks share queries, there are `shared_by` blocks for each.
+    each_query(queries, |query| unsafe { rescan_query::<R>(&launch, query, share, best) });
 }
 
 /// Completes one query, or does the share of block number `block` of those that share it. All threads of the block stay
@@ -657,7 +663,7 @@ unsafe fn complete(launch: RescanProbes) {
     // SAFETY: the caller promises the shapes; all queries are below `query_count`.
     let lacks = |query: u32| unsafe { global::load_nc(launch.flags.wrapping_add(query as usize)) != 0 };
     // SAFETY: as above.
-    each_lacking(launch.query_count, lacks, |query| unsafe { complete_query(&launch, query, best, taken) });
+    each_query(lacking(launch.query_count, lacks), |query| unsafe { complete_query(&launch, query, best, taken) });
 }
 
 /// Completes one query. All threads of the block stay together.
