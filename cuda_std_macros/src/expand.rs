@@ -41,9 +41,11 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
         #[cfg(target_arch = "nvptx64")]
         ::cuda_std::private::global_asm!(#note);
 
+        // Compiled where it is called: in the function that runs a thread of the emulator, if there is one.
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
         #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
+        #[inline]
         #vis unsafe fn #name(#inputs) #block
 
         #[doc = #documentation]
@@ -323,11 +325,13 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
     let (max_threads, min_blocks) = (option(bounds.max_threads), option(bounds.min_blocks));
     quote! {
         {
-            unsafe fn call(arguments: &#arguments) {
-                let _ = arguments;
-                // SAFETY: the caller has the kernel's contract.
-                unsafe { #call }
-            }
+            let call: ::core::option::Option<unsafe fn(&#arguments)> = ::cuda_std::private::body! {
+                unsafe fn call(arguments: &#arguments) {
+                    let _ = arguments;
+                    // SAFETY: the caller has the kernel's contract.
+                    unsafe { #call }
+                }
+            };
             ::cuda_std::launch::Kernel::new(#name_text, #max_threads, #min_blocks, call)
         }
     }

@@ -678,6 +678,9 @@ pub enum NoDeviceReason {
     /// The feature `cuda` of this library is off.
     #[error("the feature 'cuda' of warpann is off in this build")]
     FeatureOff,
+    /// The feature `emulator` of this library is off.
+    #[error("the feature 'emulator' of warpann is off in this build")]
+    EmulatorOff,
     /// libcuda.so.1 could not be loaded.
     #[error("the NVIDIA driver library libcuda.so.1 is not on this machine")]
     NoDriver,

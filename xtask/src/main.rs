@@ -112,7 +112,7 @@ enum Command {
         arch: Vec<GpuArch>,
         /// Only the kernel of this name, or if there is none, those whose names contain it; may be given several times
         ///
-        /// One kernel takes two seconds once `core` is compiled; all take 17 seconds, and assembling them takes
+        /// One kernel takes two seconds once `core` is compiled; all take 76 seconds, and assembling them takes
         /// minutes. Compiled alone, a kernel may need a few registers more or less than in the build of all kernels,
         /// which is the one that ships.
         #[arg(long, value_name = "NAME")]

@@ -18,6 +18,16 @@ use crate::shell::{self, Result};
 /// The page with the example and the line.
 const PAGE: &str = "host/README.md";
 
+/// A second program of the crate: without the feature `emulator` there is no emulator.
+const WITHOUT_EMULATOR: &str = "
+use warpann::{Device, Error, FlatIndex, Metric, NoDeviceReason};
+
+fn main() {
+    let refused = FlatIndex::<f32>::new(2, Metric::L2, Device::Emulator).err();
+    assert!(matches!(refused, Some(Error::NoDevice { reason: NoDeviceReason::EmulatorOff })), \"{refused:?}\");
+}
+";
+
 /// The settings of a build, and its limits.
 struct Build {
     features: &'static [&'static str],
@@ -65,8 +75,8 @@ impl Drop for Folder {
     }
 }
 
-/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name, and documents the
-/// library.
+/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name, documents the
+/// library, and checks the packages that no such crate has.
 pub fn test(packages: &Path) -> Result<()> {
     let page = std::fs::read_to_string(shell::root().join(PAGE))?;
     let example = blocks(&page, "rust").into_iter().next().ok_or_else(|| format!("{PAGE} has no Rust program"))?;
@@ -77,7 +87,9 @@ pub fn test(packages: &Path) -> Result<()> {
         let folder = packages.join(name);
         std::fs::create_dir_all(folder.join("src"))?;
         std::fs::write(folder.join("Cargo.toml"), manifest(packages, features)? + &profile)?;
+        std::fs::create_dir_all(folder.join("src/bin"))?;
         std::fs::write(folder.join("src/main.rs"), &example)?;
+        std::fs::write(folder.join("src/bin/without_emulator.rs"), WITHOUT_EMULATOR)?;
         // The versions of dependencies that the repository's tests use.
         std::fs::copy(shell::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
         Ok(folder)
@@ -90,8 +102,20 @@ pub fn test(packages: &Path) -> Result<()> {
         }
         run_build(build, &folder)?;
     }
+    for (name, others) in [("warpann-cuda-builder", &PACKAGES[..]), ("warpann-cli", &["warpann-cli"])] {
+        check(&packages.join(name), &configuration, &patches(packages, others)?)?;
+    }
     let features = documented_features()?;
     document(&fresh("documented", &features.iter().map(String::as_str).collect::<Vec<_>>())?)
+}
+
+/// Type-checks the package in `folder`, and with it the packages that it depends on. What a package lacks shows here as
+/// in a build, and nobody runs the product.
+fn check(folder: &Path, configuration: &str, patches: &str) -> Result<()> {
+    std::fs::create_dir_all(folder.join(".cargo"))?;
+    std::fs::write(folder.join(".cargo/config.toml"), format!("{configuration}\n{patches}"))?;
+    std::fs::copy(shell::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    shell::run(command_of_a_stranger("cargo", folder).arg("check"))
 }
 
 /// Builds the documentation as docs.rs does: with a nightly compiler's options, its variable, and no driver. cust needs
@@ -136,6 +160,7 @@ fn run_build(build: &Build, folder: &Path) -> Result<()> {
         printed.trim()
     );
 
+    shell::run(&mut command_of_a_stranger(&program.with_file_name("without_emulator").display().to_string(), folder))?;
     if !printed.starts_with("[(500, 0.0)") {
         return Err("the program does not find vector 500 by itself".into());
     }
@@ -183,11 +208,16 @@ fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
     let mut text = format!(
         "[package]\nname = \"fresh\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
          [dependencies]\nwarpann = {{ version = \"{version}\", features = {features:?} }}\n\n\
-         [profile.release]\nstrip = true\n\n\
-         [patch.crates-io]\n"
+         [profile.release]\nstrip = true\n\n"
     );
     // The packages beside and above the library are not dependencies of the crate.
-    let others = ["warpann-cli", "warpann-measure", "warpann-test-cases", "warpann-test-random"];
+    text += &patches(packages, &["warpann-cli", "warpann-measure", "warpann-test-cases", "warpann-test-random"])?;
+    Ok(text)
+}
+
+/// The lines that take the packages, without `others`, from the folder `packages` instead of a registry.
+fn patches(packages: &Path, others: &[&str]) -> Result<String> {
+    let mut text = "[patch.crates-io]\n".to_owned();
     for name in PACKAGES.iter().filter(|name| !others.contains(name)) {
         writeln!(text, "{name} = {{ path = {:?} }}", packages.join(name))?;
     }

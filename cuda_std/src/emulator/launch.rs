@@ -56,8 +56,9 @@ pub unsafe fn run<A: KernelArgs>(
 ) -> Result<(Stats, Counter), Violation> {
     let entry = Entry { name: kernel.name(), max_threads: kernel.max_threads() };
     let ranges: Vec<ArgumentRange> = arguments.ranges().collect();
+    let Some(body) = kernel.body() else { return Err(at_launch(entry, ViolationKind::NotCompiled)) };
     // SAFETY: the caller has the kernel's contract.
-    let body = || unsafe { kernel.call(&arguments) };
+    let body = || unsafe { body(&arguments) };
     // SAFETY: the same contract.
     unsafe { run_body(entry, config, &ranges, &body, profiled) }
 }

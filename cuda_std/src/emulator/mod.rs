@@ -81,7 +81,9 @@
 //! without a GPU.
 //!
 //! # Limits
-//! A thread has 256 KiB of stack, behind a guard page. A device function called outside a launch panics.
+//! Without the feature `emulator`, which is on by default, `#[kernel]` compiles no kernel for the emulator, and each
+//! launch is a [`Violation`]. A thread has 256 KiB of stack, behind a guard page. A device function called outside a
+//! launch panics.
 
 mod arena;
 mod arguments;
@@ -104,6 +106,9 @@ mod shared_memory;
 mod stack;
 mod violation;
 mod workers;
+
+/// Whether this build has the feature `emulator`: `#[kernel]` then compiles kernels for the emulator.
+pub const COMPILED: bool = cfg!(feature = "emulator");
 
 pub use buffer::Buffer;
 pub use context::stop_after;

@@ -195,6 +195,9 @@ pub enum ViolationKind {
         /// Largest allowed (1 where zero was asked: smallest).
         limit: u64,
     },
+    /// The program has no kernels for the emulator.
+    #[error("launch refused: the feature 'emulator' of cuda_std is off in this build")]
+    NotCompiled,
     /// A lane called a collective with a mask that does not name it.
     #[error("{operation} with mask {mask:#010x}, which does not name lane {lane}")]
     LaneNotInMask {

@@ -13,7 +13,8 @@ pub struct Kernel<A> {
     name: &'static str,
     max_threads: Option<u32>,
     min_blocks: Option<u32>,
-    call: unsafe fn(&A),
+    /// Runs a thread of the emulator.
+    call: Option<unsafe fn(&A)>,
 }
 
 impl<A> Clone for Kernel<A> {
@@ -31,7 +32,7 @@ impl<A> Kernel<A> {
         name: &'static str,
         max_threads: Option<u32>,
         min_blocks: Option<u32>,
-        call: unsafe fn(&A),
+        call: Option<unsafe fn(&A)>,
     ) -> Self {
         Self { name, max_threads, min_blocks, call }
     }
@@ -52,13 +53,10 @@ impl<A> Kernel<A> {
         self.min_blocks
     }
 
-    /// Runs one thread of the kernel on the current stack.
-    ///
-    /// # Safety
-    /// The kernel's contract holds, and a thread of the emulator calls this.
-    pub(crate) unsafe fn call(&self, arguments: &A) {
-        // SAFETY: same contract.
-        unsafe { (self.call)(arguments) }
+    /// The function that runs one thread of the kernel on the current stack; none without the feature `emulator`. Its
+    /// contract is that of the kernel, and a thread of the emulator calls it.
+    pub(crate) const fn body(&self) -> Option<unsafe fn(&A)> {
+        self.call
     }
 }
 

@@ -19,6 +19,18 @@ pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     }
 }
 
+/// The emulator, if this program has kernels for it.
+///
+/// # Errors
+/// [`Error::NoDevice`] if the build has no feature `emulator`.
+fn open_emulator() -> Result<Runtime> {
+    // Any crate of the program may have turned the feature on.
+    match cuda_std::emulator::COMPILED {
+        true => Ok(Runtime::EMULATOR),
+        false => Err(Error::NoDevice { reason: crate::NoDeviceReason::EmulatorOff }),
+    }
+}
+
 /// Describes the CPU as the device of an index: `cpu, 8 threads, avx512`. `isa` are the instructions of the index. A
 /// build that cannot use any GPU says so.
 pub(crate) fn describe_cpu(isa: Option<Isa>) -> String {
@@ -31,11 +43,11 @@ pub(crate) fn describe_cpu(isa: Option<Isa>) -> String {
 /// CPU if there is no usable GPU.
 ///
 /// # Errors
-/// As [`open_gpu`].
+/// As [`open_gpu`] and [`open_emulator`].
 pub(crate) fn open(device: Device) -> Result<(Device, Option<Runtime>)> {
     match device {
         Device::Cpu => Ok((device, None)),
-        Device::Emulator => Ok((device, Some(Runtime::EMULATOR))),
+        Device::Emulator => Ok((device, Some(open_emulator()?))),
         Device::Gpu(index) => Ok((device, Some(open_gpu(index)?))),
         Device::Auto => match open_gpu(0) {
             Ok(runtime) => {
@@ -54,10 +66,10 @@ pub(crate) fn open(device: Device) -> Result<(Device, Option<Runtime>)> {
 /// Opens devices that can copy from each other's memory: all GPUs, or all emulators. `None` for any other combination.
 ///
 /// # Errors
-/// As [`open_gpu`].
+/// As [`open_gpu`] and [`open_emulator`].
 pub(crate) fn open_together(devices: &[Device]) -> Result<Option<Vec<Runtime>>> {
     if devices.iter().all(|&device| device == Device::Emulator) {
-        return Ok(Some(vec![Runtime::EMULATOR; devices.len()]));
+        return Ok(Some(vec![open_emulator()?; devices.len()]));
     }
     let gpus = devices.iter().map(|&device| if let Device::Gpu(index) = device { Some(index) } else { None });
     match gpus.collect::<Option<Vec<usize>>>() {

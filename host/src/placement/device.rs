@@ -38,6 +38,9 @@ pub enum Device {
     Gpu(usize),
     /// The checking emulator: the CPU runs the GPU's kernels and checks every thread, shuffle and barrier. It is
     /// thousands of times slower than [`Device::Cpu`], and is for tests of kernels only.
+    ///
+    /// If the feature `emulator` is off, opening it is an error that names the feature
+    /// ([`NoDeviceReason::EmulatorOff`](crate::NoDeviceReason::EmulatorOff)).
     Emulator,
 }
 
