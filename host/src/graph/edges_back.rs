@@ -45,7 +45,7 @@ pub(super) struct Back {
     parts: [Part; PARTS],
 }
 
-/// Number of parts of the nodes that threads do. Each reads all edges of the batch.
+/// Number of parts into which the nodes are divided. The thread of a part reads all edges of the batch.
 const PARTS: usize = 16;
 /// One edge of so many is sampled to cut the nodes into parts.
 const EVERY: usize = 32;

@@ -96,7 +96,7 @@ pub(crate) trait TileSearch: Send + Sync {
         1
     }
 
-    /// The plan for `count` queries of a tile.
+    /// Number of the plan that a tile of `count` queries takes.
     fn plan_of(&self, _count: u32) -> usize {
         0
     }
