@@ -43,8 +43,8 @@ struct Build {
 const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
 
 const BUILDS: [Build; 2] = [
-    // 1,074,000 and 5,577,416 bytes (2026-11-30). With the kernels for the emulator, which every program had until then,
-    // they were 2.36 and 6.30 MB a day before.
+    // 1,074,000 and 5,577,416 bytes (2026-11-30). A day before, when every program had the kernels for the emulator,
+    // they were 2.36 and 6.30 MB.
     Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 1_150_000 },
     Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 5_800_000 },
 ];
