@@ -125,10 +125,6 @@ macro_rules! no_register {
 /// interface.
 #[doc(hidden)]
 pub mod private {
-    #[cfg(all(feature = "emulator", not(target_arch = "nvptx64")))]
-    pub use crate::compiled_body as body;
-    #[cfg(not(any(feature = "emulator", target_arch = "nvptx64")))]
-    pub use crate::no_body as body;
     #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
     pub use crate::no_register as register;
     #[cfg(all(feature = "kernels-by-name", not(target_arch = "nvptx64")))]
@@ -142,25 +138,6 @@ pub mod private {
         /// The type of the field, for modules that do not import it.
         type Type;
     }
-}
-
-/// The function of a kernel that runs one thread of the emulator.
-#[cfg(all(feature = "emulator", not(target_arch = "nvptx64")))]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! compiled_body {
-    ($call:item) => {{ $call::core::option::Option::Some(call) }};
-}
-
-/// Without the feature `emulator` the function is checked and, because nothing calls it, not compiled.
-#[cfg(not(any(feature = "emulator", target_arch = "nvptx64")))]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! no_body {
-    ($call:item) => {{
-        #[allow(dead_code)]
-        $call::core::option::Option::None
-    }};
 }
 
 /// The example of the package's page, as a doctest.

@@ -325,13 +325,11 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
     let (max_threads, min_blocks) = (option(bounds.max_threads), option(bounds.min_blocks));
     quote! {
         {
-            let call: ::core::option::Option<unsafe fn(&#arguments)> = ::cuda_std::private::body! {
-                unsafe fn call(arguments: &#arguments) {
-                    let _ = arguments;
-                    // SAFETY: the caller has the kernel's contract.
-                    unsafe { #call }
-                }
-            };
+            unsafe fn call(arguments: &#arguments) {
+                let _ = arguments;
+                // SAFETY: the caller has the kernel's contract.
+                unsafe { #call }
+            }
             ::cuda_std::launch::Kernel::new(#name_text, #max_threads, #min_blocks, call)
         }
     }

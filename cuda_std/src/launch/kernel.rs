@@ -1,5 +1,6 @@
 //! Kernels and their arguments, as the host launches them.
 
+use crate::emulator::COMPILED;
 use crate::ptr::{Ptr, PtrMut, TO_END};
 use std::ffi::c_void;
 
@@ -26,14 +27,16 @@ impl<A> Clone for Kernel<A> {
 impl<A> Copy for Kernel<A> {}
 
 impl<A> Kernel<A> {
-    /// Only the output of `#[kernel]` calls this.
+    /// Only the output of `#[kernel]` calls this, in constants. A kernel that drops `call` does not refer to it, so
+    /// without the feature `emulator` nothing compiles the body.
     #[doc(hidden)]
     pub const fn new(
         name: &'static str,
         max_threads: Option<u32>,
         min_blocks: Option<u32>,
-        call: Option<unsafe fn(&A)>,
+        call: unsafe fn(&A),
     ) -> Self {
+        let call = if COMPILED { Some(call) } else { None };
         Self { name, max_threads, min_blocks, call }
     }
 
