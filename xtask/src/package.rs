@@ -2,7 +2,7 @@
 //!
 //! 1. Copies the compiled kernels into `host/ptx`, the part of the package `warpann` that git does not have.
 //! 2. `cargo publish --dry-run` for all packages, which cargo orders by their dependencies, packs, and does not upload.
-//!    Its builds of each package are left out: they took half of the time, and step 4 compiles all packages.
+//!    Its builds of each package are left out, because step 4 compiles or type-checks all packages.
 //! 3. Unpacks the packages outside of the repository and compares the kernels in them with the compiled ones, byte by
 //!    byte.
 //! 4. Builds and runs a new crate that depends on them, and checks those that it does not depend on
