@@ -4,7 +4,7 @@
 //! by the same formula (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once
 //! for an index.
 //!
-//! Codes of bytes are their own operands ([`crate::ivf::scalar8_queries`]): they need no scale, and the formula is the
+//! Codes of bytes are their own operands ([`crate::ivf::code_queries`]): they need no scale, and the formula is the
 //! vector that their products stand for.
 //!
 //! # Cosine

@@ -28,7 +28,7 @@
 //! cosine has the factor 1/‖y‖ too.
 //!
 //! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
-//! ([`crate::ivf::scalar8_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
+//! ([`crate::ivf::code_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
 //! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term.
 //!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
@@ -266,7 +266,7 @@ impl RowScan {
 #[derive(Default)]
 pub struct ScanLists {
     /// f16 copies of the queries ([`crate::ivf::queries`]), or the queries as bytes, `stride` words each. Queries as
-    /// two planes ([`crate::ivf::scalar8_queries`]): `stride` words for each plane.
+    /// two planes ([`crate::ivf::code_queries`]): `stride` words for each plane.
     pub queries: Ptr<u16>,
     /// The factor of each query. Dense use only; otherwise `grouped` has the factors.
     pub factors: Ptr<f32>,

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`queries`] | half-precision operands of queries, and their error bounds | paper 5.2 |
 //! | [`byte_queries`] | the same for vectors of bytes, which are their own operands | |
-//! | [`scalar8_queries`] | queries as bytes for codes of one byte, and the terms of pairs | |
+//! | [`code_queries`] | queries as bytes for codes of one byte, and the terms of pairs | |
 //! | [`widen`] | queries as they are compared with centroids and codes | |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
@@ -17,6 +17,7 @@
 
 pub mod byte_queries;
 pub mod code_bounds;
+pub mod code_queries;
 pub mod encoding;
 pub mod list_scan;
 pub mod pairs;
@@ -24,6 +25,5 @@ pub mod queries;
 pub mod range;
 pub mod rerank;
 pub mod rescan;
-pub mod scalar8_queries;
 pub mod table_scan;
 pub mod widen;

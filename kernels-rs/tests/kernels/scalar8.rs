@@ -1,4 +1,4 @@
-//! Scores of codes of one byte ([`PrepareScalar8Queries`], [`PairTerms`] and the list scan): each is within its bound
+//! Scores of codes of one byte ([`PrepareCodeQueries`], [`PairTerms`] and the list scan): each is within its bound
 //! of the distance of the decoded vector, which is summed here in f64 by a plain loop.
 
 use cuda_std::emulator::Buffer;
@@ -7,10 +7,10 @@ use cuda_std::launch::LaunchConfig;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::code_queries::{PairTerms, PrepareCodeQueries};
 use warpann_kernels::ivf::encoding::scalar8::{SCAN, measuring};
 use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
 use warpann_kernels::ivf::list_scan::{ScanLists, Tile};
-use warpann_kernels::ivf::scalar8_queries::{PairTerms, PrepareScalar8Queries};
 use warpann_kernels::product::instruction::Instruction;
 use warpann_kernels::product::metric::Metric;
 
@@ -235,7 +235,7 @@ impl Prepared {
         unsafe { crate::launch(measuring(), launch.config(), launch) };
         let floats = |len: usize| Buffer::<f32>::new_poisoned(len);
         let (mut factors, mut errors, mut shifts) = (floats(queries), floats(queries), floats(queries));
-        let launch = PrepareScalar8Queries {
+        let launch = PrepareCodeQueries {
             rows: prepared.queries.as_ptr(),
             count: queries as u32,
             stored: prepared.stored(case),
@@ -249,7 +249,7 @@ impl Prepared {
             shifts: shifts.as_mut_ptr(),
         };
         // SAFETY: as above.
-        unsafe { crate::launch(&PrepareScalar8Queries::KERNEL, launch.config(), launch) };
+        unsafe { crate::launch(&PrepareCodeQueries::KERNEL, launch.config(), launch) };
         (prepared.factors, prepared.errors, prepared.shifts) = (factors.to_vec(), errors.to_vec(), shifts.to_vec());
         prepared
     }

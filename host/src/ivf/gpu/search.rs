@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Codes of one byte are scanned as they are: queries also become two planes of bytes, and each pair gets a term, which
-//! its scores contain (`warpann_kernels::ivf::scalar8_queries`).
+//! its scores contain (`warpann_kernels::ivf::code_queries`).
 //!
 //! Queries without a certificate, for their probes or for their neighbours, are compared exactly with all centroids or
 //! with all vectors of their lists, by kernels that follow in the stream (`warpann_kernels::ivf::rescan`). The host may
@@ -21,13 +21,13 @@ use std::ops::Range;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::byte_queries::PrepareByteQueries;
 use warpann_kernels::ivf::code_bounds::CountLive;
+use warpann_kernels::ivf::code_queries::{PairTerms, PrepareCodeQueries};
 use warpann_kernels::ivf::encoding::flat;
 use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
-use warpann_kernels::ivf::scalar8_queries::{PairTerms, PrepareScalar8Queries};
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::{self, Canonical};
 use warpann_kernels::product::element::{ByteKey, RowKey};
@@ -483,7 +483,7 @@ impl Search<'_> {
     /// As [`Self::probe`].
     unsafe fn prepare_planes(&self, of: &Range<u32>) -> Result<()> {
         let (plan, image, to) = (self.plan, &self.resident.image, self.plan.operands);
-        let launch = PrepareScalar8Queries {
+        let launch = PrepareCodeQueries {
             rows: part(self.at(plan.queries), of, image.stride() as usize).into(),
             count: of.len() as u32,
             stored: image.stored_rows(),
@@ -497,7 +497,7 @@ impl Search<'_> {
             shifts: part(self.at(to.shifts), of, 1),
         };
         // SAFETY: as the caller promises.
-        unsafe { self.on.runtime.launch(self.on.stream, &PrepareScalar8Queries::KERNEL, launch.config(), launch) }
+        unsafe { self.on.runtime.launch(self.on.stream, &PrepareCodeQueries::KERNEL, launch.config(), launch) }
     }
 
     /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up

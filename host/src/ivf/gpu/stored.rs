@@ -59,7 +59,7 @@ pub(crate) enum ScanOperands {
     /// Vectors of bytes and queries, as stored.
     Bytes(ByteKey),
     /// Codes of bytes minus 128, as signed bytes, and queries as two planes of bytes
-    /// (`warpann_kernels::ivf::scalar8_queries`).
+    /// (`warpann_kernels::ivf::code_queries`).
     Codes,
 }
 

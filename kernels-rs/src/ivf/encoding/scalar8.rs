@@ -9,7 +9,7 @@
 //! smaller errors.
 //!
 //! # Operands
-//! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::scalar8_queries`]). So the scan
+//! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::code_queries`]). So the scan
 //! reads one byte for each component and decodes nothing, and the index keeps nothing but the codes.
 
 use cuda_std::{device_inline, global, unroll};

@@ -107,8 +107,8 @@ fn product_sign(metric: Metric) -> f32 {
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
-#[kernel(max_threads = 128, prepare_scalar8_queries = prepare)]
-pub struct PrepareScalar8Queries {
+#[kernel(max_threads = 128, prepare_code_queries = prepare)]
+pub struct PrepareCodeQueries {
     /// `count` queries of `dim` components padded to a multiple of 4, with zeros.
     pub rows: Ptr<f32>,
     /// Number of queries.
@@ -135,7 +135,7 @@ pub struct PrepareScalar8Queries {
     pub shifts: PtrMut<f32>,
 }
 
-impl PrepareScalar8Queries {
+impl PrepareCodeQueries {
     /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
@@ -153,11 +153,11 @@ fn planes_of(value: f64) -> (i32, i32) {
 }
 
 /// # Safety
-/// As [`PrepareScalar8Queries`].
+/// As [`PrepareCodeQueries`].
 #[device_inline]
-unsafe fn prepare(launch: PrepareScalar8Queries) {
-    let PrepareScalar8Queries { rows, count, stored, centre, metric, cosines, base_bounds, planes, .. } = launch;
-    let PrepareScalar8Queries { factors, errors, shifts, .. } = launch;
+unsafe fn prepare(launch: PrepareCodeQueries) {
+    let PrepareCodeQueries { rows, count, stored, centre, metric, cosines, base_bounds, planes, .. } = launch;
+    let PrepareCodeQueries { factors, errors, shifts, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -240,7 +240,7 @@ pub struct PairTerms {
     /// The codes of the index.
     #[group]
     pub stored: StoredRows,
-    /// As [`PrepareScalar8Queries::centre`].
+    /// As [`PrepareCodeQueries::centre`].
     pub centre: Option<Ptr<f32>>,
     /// The metric of the scores: squared L2 or inner product.
     pub metric: Metric,
