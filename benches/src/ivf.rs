@@ -77,17 +77,19 @@ const CHECKED: &[usize] = &[0, 15, 255, 9_999];
 /// Results of batches of few queries.
 const FEW_QUERIES_K: usize = 10;
 
-/// Parses an encoding without parameters, or `pq` and the bytes of a product code.
+/// Parses an encoding without parameters, `pq` and the bytes of a product code, or `bits` and the bits of a component.
 pub fn encoding(text: &str) -> Result<Encoding, String> {
     let plain: Vec<Encoding> = Encoding::plain().collect();
-    match (plain.iter().find(|encoding| encoding.name() == text), text.strip_prefix("pq").map(count)) {
-        (Some(&encoding), _) => Ok(encoding),
-        (None, Some(Ok(bytes))) => Ok(pq(bytes)),
-        _ => {
-            let plain: Vec<&str> = plain.into_iter().map(Encoding::name).collect();
-            Err(format!("expected {}, or pq and a number of bytes such as pq32", plain.join(", ")))
-        }
-    }
+    let of_pq = || Some(pq(count(text.strip_prefix("pq")?).ok()?));
+    let of_bits = || Some(Encoding::Bits { bits: text.strip_prefix("bits")?.parse().ok()? });
+    let found = plain.iter().find(|encoding| encoding.name() == text).copied().or_else(of_pq).or_else(of_bits);
+    found.ok_or_else(|| {
+        let plain: Vec<&str> = plain.iter().map(|encoding| encoding.name()).collect();
+        format!(
+            "expected {}, pq and a number of bytes such as pq32, or bits and a number such as bits4",
+            plain.join(", ")
+        )
+    })
 }
 
 /// A product code of this number of bytes, with one byte for each sub-quantizer.
@@ -99,6 +101,7 @@ pub const fn pq(bytes: usize) -> Encoding {
 pub fn name(encoding: Encoding) -> String {
     match encoding {
         Encoding::Pq { sub_quantizers, .. } => format!("ivf-pq{sub_quantizers}"),
+        Encoding::Bits { bits } => format!("ivf-bits{bits}"),
         plain => format!("ivf-{}", plain.name()),
     }
 }
@@ -107,7 +110,7 @@ impl Measurement for Args {
     fn run<T: Element>(&self, vectors: &Vectors<'_, T>, record: &mut Record) -> Outcome {
         record.tflops = self.tflops;
         let lists = record.quick_or(16, self.lists);
-        let quick = [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(8)];
+        let quick = [Encoding::Flat, Encoding::F16, Encoding::Scalar8, Encoding::Bits { bits: 4 }, pq(8)];
         for &encoding in record.quick_or(&quick[..], &self.encodings) {
             let builder = IvfIndex::<T>::builder(vectors.dim, lists).encoding(encoding).seed(1);
             let builder = builder.device(record.device());

@@ -289,7 +289,7 @@ fn what_is_wrong_is_refused_by_name() {
     for (message, expected) in [
         (refused(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
         (refused(&["--kind", "ivf-pq", "--bits", "9"]), "bits per sub-quantizer = 9; 4 to 8 are possible"),
-        (refused(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
+        (refused(&["--bits", "8"]), "--bits is for --kind ivf-pq and --kind ivf-bits"),
         (refused(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
         (refused(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
         (refused(&["--ids", &text("few.ivecs")]), "2 ids; 600 are needed"),

@@ -48,6 +48,7 @@ pub const ALL: &[Scenario] = &[
     ("device_data::lists_of_codes", |device| lists::<f32>(device, Metric::L2, PQ, &LISTS)),
     ("device_data::lists_of_rotated_codes", |device| lists::<u8>(device, Metric::Cosine, OPQ, &LISTS)),
     ("device_data::lists_of_bytes", |device| lists::<i8>(device, Metric::InnerProduct, Encoding::Scalar8, &LISTS)),
+    ("device_data::lists_of_bits", |device| lists::<f32>(device, Metric::Cosine, Encoding::Bits { bits: 5 }, &LISTS)),
     ("device_data::refusals", refusals),
     ("device_data::refusals_of_lists", refusals_of_lists),
 ];

@@ -235,7 +235,12 @@ fn searches_and_changes_beside_others_do_not_wait_for_the_device() {
     few.add(&base).unwrap();
     filters_share_launches("graph", &few);
     drop(few);
-    for encoding in [Encoding::Flat, Encoding::Scalar8, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false }] {
+    for encoding in [
+        Encoding::Flat,
+        Encoding::Scalar8,
+        Encoding::Bits { bits: 4 },
+        Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false },
+    ] {
         // Trained on the CPU, which is faster, and gives the same bits.
         let mut ivf = IvfIndex::<f32>::builder(DIM, 8).encoding(encoding).device(Device::Cpu).build().unwrap();
         ivf.train(&base).unwrap();

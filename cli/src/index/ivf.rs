@@ -14,8 +14,11 @@ use super::stored::{Stored, first_unequal};
 use crate::progress::{Step, staged};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 
-/// The name of the encoding whose parameters are arguments of their own.
+/// The names of the encodings whose parameters are arguments of their own.
 const PQ: &str = "pq";
+const BITS: &str = "bits";
+/// Default number of bits of a component with ivf-bits.
+const COMPONENT_BITS: u32 = 4;
 
 /// Default number of vectors that are added at a time.
 const BATCH: usize = 1 << 20;
@@ -37,7 +40,7 @@ impl Kind {
     }
 
     fn all() -> impl Iterator<Item = Kind> {
-        Encoding::plain().map(Encoding::name).chain([PQ]).map(Kind)
+        Encoding::plain().map(Encoding::name).chain([PQ, BITS]).map(Kind)
     }
 
     /// The kind of this name; none if there is no such inverted file.
@@ -66,7 +69,8 @@ pub struct Recipe {
     /// next larger possible size.
     #[arg(long, value_name = "M", value_parser = positive)]
     sub_quantizers: Option<usize>,
-    /// With ivf-pq: bits of the code of each part, 4 to 8. Default: 8.
+    /// With ivf-pq: bits of the code of each part, 4 to 8, by default 8. With ivf-bits: bits of each component, 1 to 8,
+    /// by default 4.
     #[arg(long, value_name = "BITS")]
     bits: Option<u32>,
     /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
@@ -136,8 +140,14 @@ impl Recipe {
             let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
             return Ok(Encoding::Pq { sub_quantizers, bits: self.bits.unwrap_or(8), rotate: self.opq });
         }
-        if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
-            return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
+        if self.sub_quantizers.is_some() || self.opq {
+            return Err(Failure::Message("--sub-quantizers and --opq are for --kind ivf-pq".into()));
+        }
+        if name == BITS {
+            return Ok(Encoding::Bits { bits: self.bits.unwrap_or(COMPONENT_BITS) });
+        }
+        if self.bits.is_some() {
+            return Err(Failure::Message("--bits is for --kind ivf-pq and --kind ivf-bits".into()));
         }
         let named = Encoding::plain().find(|encoding| encoding.name() == name);
         named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{name}")))
@@ -225,6 +235,7 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
             let rotated = if rotate { ", rotated" } else { "" };
             format!("ivf-{PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
         }
+        Encoding::Bits { bits } => format!("ivf-{BITS}, {lists} lists, {bits} bits a component"),
         plain => format!("{}, {lists} lists", kind_of(plain)),
     }
 }

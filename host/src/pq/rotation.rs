@@ -31,6 +31,9 @@
 //! f64 sums, rounded to f32 at the end) of the vector with row i, with the same bits on every device. Rotating back
 //! uses columns instead of rows.
 
+use std::borrow::Cow;
+use std::f64::consts::FRAC_1_SQRT_2;
+
 use super::gpu::rotate::row_products;
 use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
@@ -53,6 +56,8 @@ const FIRST_ITERATIONS: usize = 5;
 const TOLERANCE: f64 = 1e-4;
 /// Number of random sign vectors that a given matrix is tested with.
 const TRIALS: usize = 32;
+/// Number of rounds of a random rotation.
+const MIXING_ROUNDS: usize = 4;
 /// Number of vectors of a task: the task reads the matrix once for all of them.
 const ROTATED: usize = 16;
 
@@ -214,6 +219,40 @@ impl Rotation {
         Rotation { dim, matrix, transposed }
     }
 
+    /// A random rotation that mixes all components, by a seed: the same matrix everywhere.
+    ///
+    /// Four rounds of random signs, fast Hadamard transforms of the first and of the last 2^⌊log₂ dim⌋ components, and a
+    /// turn by 45° of the planes of components i and i + ⌊dim / 2⌋. Each of these is orthogonal, so no component is
+    /// padded, whatever the dimension (the rotation of the RaBitQ library). O(dim² · log dim) for the matrix; the
+    /// rounding to f32 is that of [`train`](Self::train).
+    pub(crate) fn mixing(dim: usize, seed: u64) -> Result<Rotation> {
+        let mut random = Random::new(seed);
+        let rounds: Vec<Vec<bool>> =
+            (0..MIXING_ROUNDS).map(|_| (0..dim).map(|_| random.bits() >> 63 == 1).collect()).collect();
+        let mut transposed = host_memory::zeroed(host_memory::count::<f32>(&[dim, dim])?)?;
+        transposed.par_chunks_exact_mut(dim).enumerate().for_each_init(
+            || vec![0.0f64; dim],
+            |column, (at, to)| {
+                column.fill(0.0);
+                column[at] = 1.0;
+                rounds.iter().for_each(|negative| mix(column, negative));
+                to.iter_mut().zip(column).for_each(|(to, value)| *to = *value as f32);
+            },
+        );
+        let matrix = (0..dim * dim).map(|i| transposed[i % dim * dim + i / dim]).collect();
+        Ok(Rotation { dim, matrix, transposed })
+    }
+
+    /// The rows after the rotation, on a device.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); [`Error::Overflow`] if f32 cannot hold a rotated vector.
+    pub(crate) fn applied_to<'a>(&self, rows: Cow<'a, [f32]>, device: Device) -> Result<Cow<'a, [f32]>> {
+        let rows = self.apply(&rows, device)?;
+        check_derived(&rows, self.dim, "rotated vector")?;
+        Ok(Cow::Owned(rows))
+    }
+
     /// The identity matrix as a rotation.
     fn identity(dim: usize) -> Rotation {
         Self::new(dim, (0..dim * dim).map(|i| if i / dim == i % dim { 1.0 } else { 0.0 }).collect())
@@ -315,6 +354,35 @@ impl Rotation {
     }
 }
 
+/// One round of [`Rotation::mixing`].
+fn mix(vector: &mut [f64], negative: &[bool]) {
+    vector.iter_mut().zip(negative).filter(|(_, negative)| **negative).for_each(|(x, _)| *x = -*x);
+    let dim = vector.len();
+    let power = 1 << dim.ilog2();
+    hadamard(&mut vector[..power]);
+    if power < dim {
+        hadamard(&mut vector[dim - power..]);
+    }
+    let (first, last) = vector.split_at_mut(dim / 2);
+    for (x, y) in first.iter_mut().zip(last) {
+        (*x, *y) = ((*x + *y) * FRAC_1_SQRT_2, (*x - *y) * FRAC_1_SQRT_2);
+    }
+}
+
+/// The orthogonal Hadamard transform of 2^n numbers.
+fn hadamard(values: &mut [f64]) {
+    let mut half = 1;
+    while half < values.len() {
+        for both in values.chunks_exact_mut(2 * half) {
+            let (first, last) = both.split_at_mut(half);
+            for (x, y) in first.iter_mut().zip(last) {
+                (*x, *y) = ((*x + *y) * FRAC_1_SQRT_2, (*x - *y) * FRAC_1_SQRT_2);
+            }
+        }
+        half *= 2;
+    }
+}
+
 /// Σ‖x − y‖² over all components, added up in ascending order.
 fn error(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum()
@@ -385,5 +453,19 @@ mod tests {
         let error = leaning.orthogonality_error();
         assert!(error > 0.5 * TOLERANCE && error <= TOLERANCE && !leaning.passes_trials(), "{error}");
         assert_eq!(Rotation::from_matrix(200, leaning.matrix.clone()).unwrap(), leaning);
+    }
+
+    #[test]
+    fn a_mixing_rotation_is_orthogonal_and_mixes() {
+        for dim in [1, 2, 3, 31, 64, 100, 257] {
+            let rotation = Rotation::mixing(dim, 9).unwrap();
+            assert!(rotation.orthogonality_error() < 1e-6, "{dim}");
+            assert_eq!(rotation, Rotation::mixing(dim, 9).unwrap());
+            assert_eq!(Rotation::from_matrix(dim, rotation.matrix.clone()).unwrap(), rotation);
+            // Every component has a share of every other: a part of a unit vector is about 1/√dim.
+            let greatest = rotation.matrix.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
+            assert!(dim < 31 || f64::from(greatest) < 5.0 / (dim as f64).sqrt(), "{dim}: {greatest}");
+        }
+        assert_ne!(Rotation::mixing(64, 9).unwrap(), Rotation::mixing(64, 10).unwrap());
     }
 }

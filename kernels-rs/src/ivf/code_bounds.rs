@@ -4,7 +4,7 @@
 //! by the same formula (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once
 //! for an index.
 //!
-//! Codes of bytes are their own operands ([`crate::ivf::code_queries`]): they need no scale, and the formula is the
+//! Codes of bytes and of bits are their own operands ([`crate::ivf::code_queries`]): they need no scale, and the formula is the
 //! vector that their products stand for.
 //!
 //! # Cosine
@@ -205,8 +205,8 @@ pub struct MeasureCodes {
     pub bounds: PtrMut<u32>,
     /// A word, which the launch raises to the bits of the greatest factor, +∞ if a row has no finite bounds.
     pub greatest_factor: PtrMut<u32>,
-    /// Codes of bytes only: a word, which the launch raises to the bits of the greatest norm of a row's bytes, times
-    /// the row's factor for cosine.
+    /// Codes that are the operands only: a word, which the launch raises to the bits of the greatest norm of a row's
+    /// bytes, times the row's step if it has one, and times its factor for cosine.
     pub code_norm: PtrMut<u32>,
 }
 

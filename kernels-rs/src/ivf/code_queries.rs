@@ -1,11 +1,13 @@
-//! Queries as two planes of bytes, for the scan of codes of one byte ([`crate::ivf::encoding::scalar8`]), and the terms
-//! of pairs of a query and a list.
+//! Queries as two planes of bytes, for the scans of codes that are signed bytes ([`crate::ivf::encoding::scalar8`]) or
+//! become such ([`crate::ivf::encoding::bits`]), and the terms of pairs of a query and a list.
 //!
 //! # Problem
 //! Minus the centre, a row of codes decodes to r = h + s·c, component by component. h depends on the list, the steps s
 //! on the index, and only the signed bytes c = code − 128 on the row. Decoding rows to f16 operands costs the scan more
 //! than the product. But ⟨v, r⟩ = ⟨v, h⟩ + Σ wᵢcᵢ with w = v·s, and c is bytes already. So w becomes bytes, once for
 //! each query, and tensor cores multiply them with the codes, exactly.
+//!
+//! Codes of bits have s = 1, and a step σ of each row: r = h + σ·c. Below, the c of the bound is then σ·c.
 //!
 //! # Algorithm
 //! ```text
@@ -14,7 +16,7 @@
 //! nᵢ = vᵢ·sᵢ / t as a whole number, within ±32512;   nᵢ = 256·highᵢ + lowᵢ,  highᵢ in −127 .. 127, lowᵢ in −128 .. 127
 //! eᵢ = vᵢ·sᵢ − t·nᵢ,  factor = −f·t      // f = 2 (squared L2) or 1
 //! for each pair of a query and a list: term = −f·⟨v, h⟩
-//! score = value of the row + (term + factor · (256·Σ highᵢcᵢ + Σ lowᵢcᵢ))      // cosine: times the row's factor
+//! score = value of the row + (term + factor · (256·Σ highᵢcᵢ + Σ lowᵢcᵢ) · σ)  // cosine: times the row's factor
 //! error = bound of |score + shift − distance| for every row
 //! ```
 //!
@@ -31,14 +33,13 @@
 //!
 //! - ⟨v, h⟩ is summed in f32, with at most stride/32 + 9 roundings in a row and one for each vᵢ: less than
 //!   γ‖v‖‖h‖, γ = (stride/32 + 16)·2⁻²³. The factor of two in γ covers terms of second order up to 2²¹ components.
-//! - The sums of bytes are exact up to [`MOST_COMPONENTS`]; otherwise the bound is infinite. With A = Σ(256|highᵢ| +
-//!   |lowᵢ|), both sums together are at most 128·A. Their conversions, and the operations that make a score of them,
-//!   round six times by 2⁻²⁴ of f·128·t·A at most. 2⁻²⁰ of it covers this.
+//! - The sums of bytes are exact up to [`MOST_COMPONENTS`]; otherwise the bound is infinite. With aᵢ = 256|highᵢ| +
+//!   |lowᵢ|, both sums together are at most ‖a‖·‖c‖. Their conversions, and the operations that make a score of them,
+//!   round seven times by 2⁻²⁴ of f·t·‖a‖·‖c‖ at most. 2⁻²⁰ of it covers this.
 //! - ‖v‖², ‖r‖², the term, the score and the canonical distance: as in [`crate::product::bounds`], whose 2⁻²⁰(‖v‖² +
 //!   ‖r‖²) has room for the two roundings more of ⟨v, h⟩. The norm of the rows is therefore at least ‖h‖.
 //!
-//! Cosine divides by ‖r‖: the norms and residuals of the rows are divided by it, so is ‖c‖, row by row, and what
-//! remains is multiplied by the greatest factor 1/‖r‖.
+//! Cosine divides by ‖r‖: the norms and residuals of the rows are divided by it, and so is ‖c‖, row by row.
 //!
 //! *Range.* t is at least [`LEAST_SCALE`], so it is a normal number, and what it cannot represent is part of e. The
 //! bound is infinite if a component of w is infinite, or a norm is 2⁶² or more ([`crate::product::bounds`],
@@ -113,17 +114,19 @@ pub struct PrepareCodeQueries {
     pub rows: Ptr<f32>,
     /// Number of queries.
     pub count: u32,
-    /// The codes of the index. A plane has `code_bytes` bytes, a multiple of 16.
+    /// The codes of the index.
     #[group]
     pub stored: StoredRows,
+    /// Number of bytes of a plane: a multiple of 16, and at least `dim`.
+    pub plane_bytes: u32,
     /// The components that are subtracted from each query, padded as the queries; absent: no centre.
     pub centre: Option<Ptr<f32>>,
     /// The metric of the scores: squared L2 or inner product.
     pub metric: Metric,
     /// 1 if distances from the rows are cosines, and the metric of the scores is inner product.
     pub cosines: u32,
-    /// Six numbers: the greatest norm and residual of the rows, two others, the greatest factor of a row, and the
-    /// greatest norm of bytes ([`crate::ivf::code_bounds::MeasureCodes`]).
+    /// Six numbers: the greatest norm and residual of the rows, three others, and the greatest norm of bytes
+    /// ([`crate::ivf::code_bounds::MeasureCodes`]).
     pub base_bounds: Ptr<f32>,
     /// The high plane and then the low plane of each query, zero padded.
     pub planes: PtrMut<u8>,
@@ -156,8 +159,8 @@ fn planes_of(value: f64) -> (i32, i32) {
 /// As [`PrepareCodeQueries`].
 #[device_inline]
 unsafe fn prepare(launch: PrepareCodeQueries) {
-    let PrepareCodeQueries { rows, count, stored, centre, metric, cosines, base_bounds, planes, .. } = launch;
-    let PrepareCodeQueries { factors, errors, shifts, .. } = launch;
+    let PrepareCodeQueries { rows, count, stored, plane_bytes, centre, metric, cosines, base_bounds, .. } = launch;
+    let PrepareCodeQueries { planes, factors, errors, shifts, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -182,11 +185,11 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
         let t = if in_range { math::max_f32(greatest * (1.0 / MOST as f32), LEAST_SCALE) } else { 1.0 };
         let (up, t64) = (1.0 / t as f64, t as f64);
 
-        let plane = stored.code_bytes as usize;
+        let plane = plane_bytes as usize;
         let to = planes.wrapping_add(2 * at * plane);
         let (mut own, mut lost, mut size) = (0.0f64, 0.0f64, 0.0f64);
         let mut quad = lane;
-        while quad < stored.code_bytes / 4 {
+        while quad < plane_bytes / 4 {
             let (mut high, mut low) = (0u32, 0u32);
             if quad < stride / 4 {
                 let (x, c, step) = (F32::load4(x, quad), centre4(centre, quad), codes.step4(quad));
@@ -199,7 +202,8 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
                     low |= (l as u32 & 0xff) << (8 * e);
                     own += v * v;
                     lost += e64 * e64;
-                    size += (256 * h.abs() + l.abs()) as f64;
+                    let a = (256 * h.abs() + l.abs()) as f64;
+                    size += a * a;
                 });
             }
             global::store(to.wrapping_add(4 * quad as usize).cast::<u32>(), high);
@@ -212,11 +216,10 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
             let (Bounds { norm, .. }, residual) = (Bounds::of_squares(own, 0.0), round_up(math::sqrt_f64(lost)));
             let bound = |i: usize| global::load_nc(base_bounds.wrapping_add(i));
             let (y, code_norm) = (Bounds { norm: bound(0), residual: bound(1) }, bound(5));
-            let greatest_factor = if cosines == 0 { 1.0 } else { bound(4) };
             let gamma = (stride / 32 + 16) as f32 * (1.0 / 8_388_608.0);
             let of_vectors = QueryTerms::with_gamma(metric, gamma, Bounds { norm, residual: 0.0 }).error(metric, y);
-            let sizes = round_up(128.0 * t64 * size) * greatest_factor;
-            let of_products = -sign * (residual * code_norm + QueryTerms::UNIT * sizes);
+            let sizes = round_up(t64 * math::sqrt_f64(size));
+            let of_products = -sign * (residual + QueryTerms::UNIT * sizes) * code_norm;
             // The distances of a zero query are 0, as its scores are.
             let of_length = if cosines == 0 || own == 0.0 { 0.0 } else { round_up((math::sqrt_f64(own) - 1.0).abs()) };
             let error = (of_vectors + of_products + of_length) * (1.0 + 4.0 * QueryTerms::UNIT);

@@ -29,7 +29,9 @@
 //!
 //! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
 //! ([`crate::ivf::code_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
-//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term.
+//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term. Codes of
+//! fewer bits become bytes on their way to shared memory, and each row's products are multiplied by its step
+//! ([`crate::ivf::encoding::bits`]).
 //!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
 //! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
@@ -83,8 +85,6 @@
 //! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat
 //!   scan (10,000 queries, 32 probes, 32 bytes, H200).
 
-use core::marker::PhantomData;
-
 use cuda_std::global::{F32x2, U32x4};
 #[cfg(not(target_arch = "nvptx64"))]
 use cuda_std::launch::{Kernel, LaunchConfig};
@@ -129,11 +129,11 @@ const fn block_rows(queries: u32, planes: bool) -> u32 {
 }
 
 /// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), the values of two tiles of rows, and
-/// 4 for the term of each query of two `planes`.
+/// with two `planes` 4 for the term of each query, and the steps of two tiles.
 const fn header_bytes(queries: u32, planes: bool) -> u32 {
     let values = 2 * TILE_ROWS * 4;
     if planes {
-        (queries * 20 + values).next_multiple_of(CHUNK_ALIGNMENT)
+        (queries * 20 + 2 * values).next_multiple_of(CHUNK_ALIGNMENT)
     } else {
         (queries * 16 + values).next_multiple_of(128)
     }
@@ -392,9 +392,21 @@ pub(crate) trait Rows: Copy {
     /// Whether a query is two planes of bytes: rows 16 · i + j and 16 · i + j + 8 of the block, for j < 8, are the high
     /// and the low plane of query 8 · i + j.
     const PLANES: bool = false;
+    /// Whether the products of each row are multiplied by its [`step`](Self::step). Only with planes.
+    const STEPS: bool = false;
 
     /// The rows of a launch.
     fn of(launch: &ScanLists) -> Self;
+
+    /// The step of a row of the storage.
+    ///
+    /// # Safety
+    /// The row exists.
+    #[device_inline]
+    unsafe fn step(&self, row: u32) -> f32 {
+        let _ = row;
+        1.0
+    }
 
     /// Number of stages of the ring; with one, a stage is filled just before its use.
     const STAGES: u32;
@@ -447,8 +459,9 @@ struct Header {
     numbers: SharedPtr<u32>,
     /// The values of two tiles of rows.
     values: SharedPtr<f32>,
-    /// The term of each query, if queries are two planes.
+    /// The term of each query, and the steps of two tiles of rows, if queries are two planes.
     terms: SharedPtr<f32>,
+    steps: SharedPtr<f32>,
     /// The end of the header.
     end: SharedPtr<u8>,
 }
@@ -464,7 +477,7 @@ impl Header {
             let factors = at.add(queries * 8).cast::<f32>();
             let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast::<f32>());
             let (terms, end) = (values.add(2 * TILE_ROWS), at.add(header_bytes(queries, planes)));
-            Header { targets: at.cast(), factors, numbers, values, terms, end }
+            Header { targets: at.cast(), factors, numbers, values, terms, steps: terms.add(queries), end }
         }
     }
 
@@ -567,37 +580,35 @@ struct ItemScores<'a, R, const RESIDENT: bool, const APPEND: bool> {
     thread: u32,
     /// The first row of the current tile, in the list.
     row: u32,
-    /// The value of the thread's row of the next tile. It is loaded a tile ahead, so no thread waits for memory.
-    next_value: f32,
+    /// The value and the step of the thread's row of the next tile. They are loaded a tile ahead, so no thread waits
+    /// for memory.
+    next: [f32; 2],
     /// Whether values are factors; a constant in the kernels of f16 copies.
     multiplies: bool,
-    /// The source of the operands says how many planes queries have.
-    source: PhantomData<R>,
+    /// The source of the operands, which has the steps of rows.
+    source: R,
 }
 
-impl<R, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, APPEND> {
-    /// The value of the thread's row of the tile that starts at `row`.
+impl<R: Rows, const RESIDENT: bool, const APPEND: bool> ItemScores<'_, R, RESIDENT, APPEND> {
+    /// The value and the step of the thread's row of the tile that starts at `row`.
     ///
     /// # Safety
     /// As [`ScanLists`].
     #[device_inline]
-    unsafe fn value_of(&self, row: u32) -> f32 {
+    unsafe fn of_row(&self, row: u32) -> [f32; 2] {
         if self.thread < TILE_ROWS && row < self.item.end {
+            let row = self.item.start + row + self.thread;
             // SAFETY: the storage has a whole tile of rows from the start of every list's last tile.
-            unsafe { self.work.value(self.item.start + row + self.thread) }
+            unsafe { [self.work.value(row), if R::STEPS { self.source.step(row) } else { 1.0 }] }
         } else {
-            0.0
+            [0.0; 2]
         }
     }
 
-    /// The place of the current tile's values in shared memory.
-    ///
-    /// # Safety
-    /// The header comes from [`Header::new`].
+    /// The place of the current tile in the values and steps of two tiles.
     #[device_inline]
-    unsafe fn values(&self) -> SharedPtr<f32> {
-        // SAFETY: the header has room for the values of two tiles.
-        unsafe { self.header.values.add((self.row / TILE_ROWS % 2) * TILE_ROWS) }
+    fn of_tile(&self) -> u32 {
+        self.row / TILE_ROWS % 2 * TILE_ROWS
     }
 
     /// Stores the scores of a query with `count` pairs of neighbouring rows, from row `first` of the list on, inside
@@ -684,17 +695,21 @@ impl<
     #[device_inline]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         // SAFETY: the item's first tile.
-        self.next_value = unsafe { self.value_of(self.row) };
+        self.next = unsafe { self.of_row(self.row) };
     }
 
     #[device_inline]
     unsafe fn before_tile(&mut self, _: u32) {
-        // SAFETY: the values of two tiles have room; those of the tile before last are not read any more.
+        // SAFETY: the values and steps of two tiles have room; those of the tile before last are not read any more.
         unsafe {
             if self.thread < TILE_ROWS {
-                self.values().add(self.thread).store(self.next_value);
+                let at = self.of_tile() + self.thread;
+                self.header.values.add(at).store(self.next[0]);
+                if R::STEPS {
+                    self.header.steps.add(at).store(self.next[1]);
+                }
             }
-            self.next_value = self.value_of(self.row + TILE_ROWS);
+            self.next = self.of_row(self.row + TILE_ROWS);
         }
     }
 
@@ -714,15 +729,19 @@ impl<
         // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the
         // item's pairs.
         unsafe {
-            let values_at = self.values();
+            let values_at = self.header.values.add(self.of_tile());
+            let steps_at = self.header.steps.add(self.of_tile());
             unroll::<{ 16 / GROUP }>(|group| {
                 if group * GROUP < COLUMNS {
                     let count = if COLUMNS < GROUP { COLUMNS } else { GROUP };
                     let column = column + (8 * GROUP * group) as u32;
-                    let mut values = [[0.0f32; 2]; GROUP];
+                    let (mut values, mut steps) = ([[0.0f32; 2]; GROUP], [[1.0f32; 2]; GROUP]);
                     unroll::<GROUP>(|j| {
                         if j < count {
                             values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0;
+                            if R::STEPS {
+                                steps[j] = steps_at.add(column + 8 * j as u32).cast::<F32x2>().load().0;
+                            }
                         }
                     });
                     let first = self.row + column;
@@ -743,6 +762,7 @@ impl<
                                     if R::PLANES {
                                         let product =
                                             mul_add_f32(256.0, of_column[e].to_f32(), of_column[2 + e].to_f32());
+                                        let product = if R::STEPS { product * steps[j][e] } else { product };
                                         let product = mul_add_f32(product, factor, term);
                                         let multiplies = self.multiplies && value != f32::INFINITY;
                                         return if multiplies { product * value } else { product + value };
@@ -830,10 +850,9 @@ pub(crate) unsafe fn scan<
             let mut operands =
                 ItemTiles::<R, QUERIES> { work: &work, rows, numbers, item, chunks, thread, row: first_row, ahead };
             let multiplies = R::FACTORS && work.row_factors != 0;
-            let (row, next_value, source) = (first_row, 0.0, PhantomData::<R>);
-            let work = &work;
+            let (work, row, next, source) = (&work, first_row, [0.0; 2], rows);
             let mut scores =
-                ItemScores::<R, RESIDENT, APPEND> { work, header, item, thread, row, next_value, multiplies, source };
+                ItemScores::<R, RESIDENT, APPEND> { work, header, item, thread, row, next, multiplies, source };
             let pass = Pass { tiles: (end - first_row).div_ceil(TILE_ROWS), ..pass };
             pass.run::<P, ROWS, COLUMNS, RESIDENT, 1>(&mut operands, &mut scores);
         }

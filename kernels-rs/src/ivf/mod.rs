@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`queries`] | half-precision operands of queries, and their error bounds | paper 5.2 |
 //! | [`byte_queries`] | the same for vectors of bytes, which are their own operands | |
-//! | [`code_queries`] | queries as bytes for codes of one byte, and the terms of pairs | |
+//! | [`code_queries`] | queries as bytes for codes of bytes or bits, and the terms of pairs | |
 //! | [`widen`] | queries as they are compared with centroids and codes | |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |

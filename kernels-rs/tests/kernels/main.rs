@@ -8,6 +8,7 @@
 //! references are sorts and sums on the host, and share no code with the kernels.
 
 mod byte_filter;
+mod code_scores;
 mod distance;
 mod encode;
 mod filter;
@@ -17,7 +18,6 @@ mod lists;
 mod pq;
 mod rerank;
 mod rescan;
-mod scalar8;
 mod select;
 mod sort;
 mod twins;

@@ -57,6 +57,7 @@ impl IvfCase {
         let IvfCase { dim, n, lists, nq, k, probes, metric, element, data, .. } = self;
         let encoding = match self.encoding {
             Encoding::Flat | Encoding::F16 | Encoding::Scalar8 => self.encoding.name().to_owned(),
+            Encoding::Bits { bits } => format!("bits{bits}"),
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 format!("pq{sub_quantizers}x{bits}{}", if rotate { "_rotated" } else { "" })
             }
@@ -213,9 +214,35 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             add(small, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Small);
             add(large, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Large);
         }
+        // Each number of bits, with dimensions below, at and beyond groups of 32 and chunks of 128, and with more than fit
+        // in shared memory with 64 queries.
+        for (bits, dim) in (1..=8).zip([35, 1, 330, 64, 129, 12, 96, 6]) {
+            let coded = Encoding::Bits { bits };
+            for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {
+                let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, 5_000, 40, 200, 40, 7));
+                add(small, metric, ElementType::F32, coded, data, Size::Small);
+                add(large, metric, ElementType::F32, coded, data, Size::Large);
+            }
+        }
+        for (data, bits) in [VectorData::Tiny, VectorData::AllEqual, VectorData::FarClusters].into_iter().zip([1, 4, 8])
+        {
+            let coded = Encoding::Bits { bits };
+            add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, coded, data, Size::Small);
+            add(shape(100, 6_000, 30, 50, 50, 6), metric, ElementType::F32, coded, data, Size::Large);
+        }
+        for bits in [2, 5, 8] {
+            let (small, large) = (shape(24, 400, 3, 60, 4, 2), shape(96, 8_000, 100, 600, 10, 67));
+            add(small, metric, ElementType::F32, Encoding::Bits { bits }, VectorData::Gaussian, Size::Small);
+            add(large, metric, ElementType::F32, Encoding::Bits { bits }, VectorData::Gaussian, Size::Large);
+        }
+        for element in [ElementType::F16, ElementType::U8] {
+            let (small, large) = (shape(20, 200, 6, 3, 20, 2), shape(130, 8_000, 50, 90, 30, 9));
+            add(small, metric, element, Encoding::Bits { bits: 4 }, VectorData::Gaussian, Size::Small);
+            add(large, metric, element, Encoding::Bits { bits: 4 }, VectorData::Gaussian, Size::Large);
+        }
         // For codes: nothing to find, one list, k above the number of vectors.
         let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
-        for coded in [pq, Encoding::F16, Encoding::Scalar8] {
+        for coded in [pq, Encoding::F16, Encoding::Scalar8, Encoding::Bits { bits: 3 }] {
             for shape in [shape(4, 0, 2, 2, 3, 1), shape(4, 50, 1, 3, 70, 1), shape(4, 60, 20, 3, 70, 99)] {
                 add(shape, metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
             }

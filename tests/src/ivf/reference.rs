@@ -17,6 +17,8 @@ pub enum Kept {
     Half(f32),
     /// One byte for each component of the residual. The fields are the least value and the step of each component.
     Ranges(Vec<f32>, Vec<f32>),
+    /// A level of this number of bits for each component of the residual, and a step for the vector.
+    Levels(u32),
     /// Codes of the residual's parts. The fields are the codebooks (M × codewords × dim / M) and M.
     Codebooks(Vec<f32>, usize),
 }
@@ -32,7 +34,7 @@ pub struct Model {
     pub centroids: Vec<f64>,
     /// The representation of a vector in the index.
     pub kept: Kept,
-    /// The matrix of the rotation, row-major; only for product quantization with a rotation.
+    /// The matrix of the rotation, row-major; only for codes with a rotation.
     pub rotation: Option<Vec<f64>>,
 }
 
@@ -95,6 +97,10 @@ impl Model {
                 };
                 return (0..dim).map(of).collect();
             }
+            Kept::Levels(bits) => {
+                let (step, levels) = step_and_levels(&residual, *bits);
+                return (0..dim).map(|i| f64::from(centroid[i] as f32 + step * levels[i])).collect();
+            }
             Kept::Codebooks(codebooks, parts) => (codebooks, parts),
         };
         let width = dim / parts;
@@ -146,6 +152,44 @@ impl Model {
         all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         all.into_iter().take(probes).map(|(_, list)| list).collect()
     }
+}
+
+/// The step of a residual and the level of each component, by the definition of codes of bits.
+fn step_and_levels(residual: &[f32], bits: u32) -> (f32, Vec<f32>) {
+    let none = (0.0, vec![0.0; residual.len()]);
+    let greatest = residual.iter().map(|x| x.abs()).fold(0.0, f32::max);
+    if greatest == 0.0 {
+        return none;
+    }
+    let w: Vec<f32> = residual.iter().map(|x| x.abs() / greatest).collect();
+    let whole = bits == 8;
+    let (most, finest) =
+        if whole { (127.0, 128f32) } else { ((1u32 << (bits - 1)) as f32 - 1.0, (1u32 << bits) as f32) };
+    let mut best = (0f32, 0f64, Vec::new());
+    for trial in 0..16 {
+        let up = 1.0 / (1.0 / finest * (0.4 + trial as f32 / 16.0));
+        let level = |w: &f32| {
+            let number = if whole { w * up } else { (w * up - 1.0) / 2.0 };
+            let number = number.clamp(0.0, most).round_ties_even();
+            if whole { number } else { 2.0 * number + 1.0 }
+        };
+        let levels: Vec<f32> = w.iter().map(level).collect();
+        // Sixteen sums of every sixteenth component.
+        let sum = |term: &dyn Fn(usize) -> f32| -> f32 {
+            let lane = |lane: usize| (lane..w.len()).step_by(16).fold(0f32, |sum, i| sum + term(i));
+            (0..16).map(lane).fold(0f32, |sum, lane| sum + lane)
+        };
+        let (dot, square) = (sum(&|i| w[i] * levels[i]), sum(&|i| levels[i] * levels[i]));
+        let found = dot * dot / square;
+        if found > best.0 {
+            best = (found, f64::from(dot) / f64::from(square), levels);
+        }
+    }
+    let step = (f64::from(greatest) * best.1) as f32;
+    if step < 2f32.powi(-120) {
+        return none;
+    }
+    (step, residual.iter().zip(best.2).map(|(x, level)| if *x < 0.0 { -level } else { level }).collect())
 }
 
 /// ⟨x, x⟩ by the definition, without rounding to f32.

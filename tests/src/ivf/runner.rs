@@ -75,6 +75,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
         Encoding::Flat => Kept::Vector,
         Encoding::F16 => Kept::Half(tables[0]),
         Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
+        Encoding::Bits { bits } => Kept::Levels(bits),
         Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
         other => panic!("the reference has no encoding {other}"),
     };

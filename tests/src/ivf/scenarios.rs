@@ -19,11 +19,13 @@ pub const ALL: &[Scenario] = &[
     ("ivf::change::removed_vectors_are_gone_pq", |device| removal(device, Metric::InnerProduct, PQ)),
     ("ivf::change::removed_vectors_are_gone_f16", |device| removal(device, Metric::L2, Encoding::F16)),
     ("ivf::change::removed_vectors_are_gone_sq8", |device| removal(device, Metric::Cosine, Encoding::Scalar8)),
+    ("ivf::change::removed_vectors_are_gone_bits", |device| removal(device, Metric::L2, Encoding::Bits { bits: 4 })),
     ("ivf::change::search_between_additions", search_between_additions),
     ("ivf::merge::of_parts_is_the_whole_flat", |device| merge(device, Metric::InnerProduct, Encoding::Flat)),
     ("ivf::merge::of_parts_is_the_whole_pq", |device| merge(device, Metric::L2, PQ)),
     ("ivf::merge::of_parts_is_the_whole_f16", |device| merge(device, Metric::InnerProduct, Encoding::F16)),
     ("ivf::merge::of_parts_is_the_whole_sq8", |device| merge(device, Metric::L2, Encoding::Scalar8)),
+    ("ivf::merge::of_parts_is_the_whole_bits", |device| merge(device, Metric::Cosine, Encoding::Bits { bits: 7 })),
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
@@ -38,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     ("ivf::errors::change_nothing_pq", |device| errors(device, PQ)),
     ("ivf::errors::change_nothing_f16", |device| errors(device, Encoding::F16)),
     ("ivf::errors::change_nothing_sq8", |device| errors(device, Encoding::Scalar8)),
+    ("ivf::errors::change_nothing_bits", |device| errors(device, Encoding::Bits { bits: 2 })),
     ("ivf::errors::of_settings", errors_of_settings),
 ];
 
@@ -106,9 +109,10 @@ fn wide(vector: &[f32]) -> Vec<f64> {
 }
 
 /// The encodings that do not keep vectors as they are.
-const CODED: [Encoding; 4] = [
+const CODED: [Encoding; 5] = [
     Encoding::F16,
     Encoding::Scalar8,
+    Encoding::Bits { bits: 6 },
     Encoding::Pq { sub_quantizers: 4, bits: 5, rotate: false },
     Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: true },
 ];
@@ -366,7 +370,7 @@ fn threads_share_one_index(device: Device) -> Outcome {
 }
 
 fn budgets(device: Device) -> Outcome {
-    for encoding in [Encoding::Flat, PQ, Encoding::F16, Encoding::Scalar8] {
+    for encoding in [Encoding::Flat, PQ, Encoding::F16, Encoding::Scalar8, Encoding::Bits { bits: 3 }] {
         let (whole, vectors, mut contents) = trained(device, Metric::L2, encoding)?;
         contents.add(&vectors.exact_base, &(0..(vectors.base.len() / whole.dim()) as u64).collect::<Vec<_>>());
         for budget in [1, 100 << 10, 1 << 20, 64 << 20] {
@@ -394,6 +398,7 @@ fn training_repeats(device: Device) -> Outcome {
     training_of::<f32>(device, Metric::L2, pq(true))?;
     training_of::<f32>(device, Metric::Cosine, Encoding::F16)?;
     training_of::<f32>(device, Metric::L2, Encoding::Scalar8)?;
+    training_of::<f32>(device, Metric::Cosine, Encoding::Bits { bits: 4 })?;
     training_of::<u8>(device, Metric::InnerProduct, Encoding::Scalar8)
 }
 

@@ -59,6 +59,9 @@ const RANGE: (i32, i32) = (-149, 120);
 /// Components that f16 holds with some scale. A scale does not suit all, so an index refuses some of the vectors.
 const HALF_RANGE: (i32, i32) = (-140, 8);
 
+/// Components whose steps codes of bits hold.
+const BITS_RANGE: (i32, i32) = (-149, 95);
+
 fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     // A search of a step is several, on the CPU with each scan.
     let most = work(random, device) / 4;
@@ -67,7 +70,15 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     shape.n = shape.n.min(4000);
     let mut encoding = Encoding::Flat;
     if random.once_in(3) {
-        encoding = if T::TYPE == ElementType::F32 && random.once_in(2) { Encoding::F16 } else { Encoding::Scalar8 };
+        encoding = match random.below(3) {
+            0 if T::TYPE == ElementType::F32 => Encoding::F16,
+            1 => Encoding::Bits { bits: 1 + random.below(8) as u32 },
+            _ => Encoding::Scalar8,
+        };
+        // Rotating and decoding by the reference takes as long as many products.
+        if let Encoding::Bits { .. } = encoding {
+            shape.n = shape.n.min(most / (shape.dim * shape.dim + 64 * shape.dim));
+        }
     } else if random.once_in(2) {
         let sub_quantizers = 1 + random.below(8);
         let width = shape.dim.div_ceil(sub_quantizers);
@@ -91,7 +102,14 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
         seed: random.bits(),
         form: vectors::form(
             random,
-            vectors::range(T::TYPE, if encoding == Encoding::F16 { HALF_RANGE } else { RANGE }),
+            vectors::range(
+                T::TYPE,
+                match encoding {
+                    Encoding::F16 => HALF_RANGE,
+                    Encoding::Bits { .. } => BITS_RANGE,
+                    _ => RANGE,
+                },
+            ),
         ),
         steps,
     };

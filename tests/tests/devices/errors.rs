@@ -428,5 +428,9 @@ fn encodings_for_other_element_types() {
         Err(Error::Mismatch { what: "element type for encoding f16", expected: "f32", actual: "u8" })
     ));
     assert!(IvfIndex::<f16>::builder(2, 1).encoding(Encoding::F16).device(Device::Cpu).build().is_err());
+    for bits in [0, 9] {
+        let built = IvfIndex::<f32>::builder(2, 1).encoding(Encoding::Bits { bits }).device(Device::Cpu).build();
+        assert!(matches!(built, Err(Error::OutOfRange { what: "bits per component", .. })), "{bits}");
+    }
     assert!(IvfIndex::<u8>::builder(2, 1).encoding(Encoding::Scalar8).device(Device::Cpu).build().is_ok());
 }

@@ -71,13 +71,32 @@ fn names_are_texts_of_values() {
     let devices = [Device::Auto, Device::Cpu, Device::Gpu(0), Device::Gpu(17), Device::Emulator];
     check_names("a device", &devices, &["auto", "cpu", "gpu:0", "gpu:17", "emulator"]);
     let pq = |sub_quantizers, bits, rotate| Encoding::Pq { sub_quantizers, bits, rotate };
-    let encodings =
-        [Encoding::Flat, Encoding::F16, Encoding::Scalar8, pq(16, 8, false), pq(3, 4, true), pq(0, 99, false)];
-    check_names("an encoding", &encodings, &["flat", "f16", "sq8", "pq:16x8", "opq:3x4", "pq:0x99"]);
+    let encodings = [
+        Encoding::Flat,
+        Encoding::F16,
+        Encoding::Scalar8,
+        pq(16, 8, false),
+        pq(3, 4, true),
+        pq(0, 99, false),
+        Encoding::Bits { bits: 5 },
+    ];
+    check_names("an encoding", &encodings, &["flat", "f16", "sq8", "pq:16x8", "opq:3x4", "pq:0x99", "bits:5"]);
     assert_eq!(("pq:16".parse(), "opq:7".parse()), (Ok(pq(16, 8, false)), Ok(pq(7, 8, true))));
-    for wrong in
-        ["pq", "pq:", "pq:x", "pq:16x", "pq:x8", "pq:16x8x1", "pq:-1", "pq:99999999999999999999", "qp:16x8", "flat:1"]
-    {
+    for wrong in [
+        "pq",
+        "pq:",
+        "pq:x",
+        "pq:16x",
+        "pq:x8",
+        "pq:16x8x1",
+        "pq:-1",
+        "pq:99999999999999999999",
+        "qp:16x8",
+        "flat:1",
+        "bits",
+        "bits:",
+        "bits:x",
+    ] {
         assert_eq!(wrong.parse::<Encoding>().unwrap_err().text(), wrong);
     }
     // An encoding that no index can have is refused by the index.

@@ -70,10 +70,10 @@ pub(crate) trait Scheme {
         Some([0, 0])
     }
 
-    /// The reason why `codes` cannot be what was saved, or `None`. `codes` start `from` bytes after the start of the
-    /// first code.
-    fn defect(&self, codes: &[u8], from: usize, element: ElementType) -> Option<&'static str> {
-        let _ = (codes, from, element);
+    /// The reason why `codes` of vectors of `dim` components cannot be what was saved, or `None`. `codes` start `from`
+    /// bytes after the start of the first code, at a multiple of the [`alignment`](Self::alignment).
+    fn defect(&self, codes: &[u8], from: usize, dim: usize, element: ElementType) -> Option<&'static str> {
+        let _ = (codes, from, dim, element);
         None
     }
 

@@ -104,6 +104,7 @@ impl<T: Element> IvfIndex<T> {
     /// | [`Encoding::Pq`] | `IndexIVFPQ`, with a rotation inside of an `IndexPreTransform` |
     /// | [`Encoding::Scalar8`] | `IndexIVFScalarQuantizer` (`QT_8bit`, of residuals) |
     /// | [`Encoding::F16`] | `IndexIVFScalarQuantizer` (`QT_fp16`, of vectors), if halves are not scaled |
+    /// | [`Encoding::Bits`] | none: refused |
     ///
     /// For [`Metric::Cosine`] the vectors are divided by their norms, and the metric of the file is the inner product:
     /// FAISS needs queries of norm 1. Codes under cosine are refused, because FAISS does not divide by the norms of
@@ -112,12 +113,16 @@ impl<T: Element> IvfIndex<T> {
     /// O(bytes). A file that exists is replaced once the new one is complete.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine; [`Error::OutOfRange`] for an id above 2⁶³ −
+    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine, and for an encoding that FAISS does not have; [`Error::OutOfRange`] for an id above 2⁶³ −
     /// 1, or halves with a scale, which vectors below 1 have; [`Error::Overflow`] if f32 does not hold the range of a
     /// component of residuals; [`Error::Io`]; [`Error::OutOfHostMemory`].
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let trained =
             self.kind.trained().filter(|_| self.is_trained()).ok_or(Error::NotTrained { call: "save_faiss" })?;
+        let Some(word) = class_of(self.encoding()) else {
+            let (expected, actual) = ("flat, pq, f16 or sq8", self.encoding().name());
+            return Err(Error::Mismatch { what: "encoding for FAISS", expected, actual });
+        };
         if self.metric().divides_by_norms() && self.encoding() != Encoding::Flat {
             let (expected, actual) = ("l2 or ip", self.metric().name());
             return Err(Error::Mismatch { what: "metric of codes for FAISS", expected, actual });
@@ -139,7 +144,7 @@ impl<T: Element> IvfIndex<T> {
         check_greatest_id(self.kind.lists.greatest_id())?;
         replace(path.as_ref(), |file| {
             let mut out = BufWriter::new(file);
-            write(self, trained, &mut out)?;
+            write(self, *word, trained, &mut out)?;
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         })
     }
@@ -177,18 +182,23 @@ impl IvfIndexBuilder<f32> {
     }
 }
 
+/// The word of the class of FAISS for indexes of an encoding.
+fn class_of(encoding: Encoding) -> Option<&'static [u8; 4]> {
+    match encoding {
+        Encoding::Flat => Some(FLAT),
+        Encoding::Pq { .. } => Some(PQ),
+        Encoding::F16 | Encoding::Scalar8 => Some(SCALAR),
+        Encoding::Bits { .. } => None,
+    }
+}
+
 /// Writes a trained index without a scale of halves, whose ids are at most
-/// [`faiss::MOST_ID`](crate::io::faiss::MOST_ID).
-fn write<T: Element>(index: &IvfIndex<T>, trained: &Trained, out: &mut impl Write) -> io::Result<()> {
+/// [`faiss::MOST_ID`](crate::io::faiss::MOST_ID). `word` is that of its class.
+fn write<T: Element>(index: &IvfIndex<T>, word: [u8; 4], trained: &Trained, out: &mut impl Write) -> io::Result<()> {
     let ivf: &Ivf<T> = &index.kind;
     let (dim, lists, encoding) = (index.dim(), &*ivf.lists, index.encoding());
     let [tables, rotation] = trained.codec.sections();
-    let word = match encoding {
-        Encoding::Flat => FLAT,
-        Encoding::Pq { .. } => PQ,
-        Encoding::F16 | Encoding::Scalar8 => SCALAR,
-    };
-    let head = Head { word: *word, dim, len: index.len(), metric: index.metric() };
+    let head = Head { word, dim, len: index.len(), metric: index.metric() };
     if !rotation.is_empty() {
         head.of(PRE_TRANSFORM).write(out)?;
         number(1i32, out)?;
@@ -209,7 +219,7 @@ fn write<T: Element>(index: &IvfIndex<T>, trained: &Trained, out: &mut impl Writ
 
     let code_bytes = encoding.scheme().code_bytes(dim, ElementType::F32);
     match encoding {
-        Encoding::Flat => {}
+        Encoding::Flat | Encoding::Bits { .. } => {}
         Encoding::Pq { sub_quantizers, bits, .. } => {
             number(1u8, out)?;
             [code_bytes, dim, sub_quantizers, bits as usize].into_iter().try_for_each(|value| length(value, out))?;
@@ -410,7 +420,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
     let owned = |&(codes, ids): &ListBytes<'_>| {
         let (codes, ids) = Bytes::owned(codes).ok().zip(Bytes::owned(ids).ok())?;
-        Some((info.encoding.scheme().defect(codes.get(), 0, ElementType::F32), (codes, ids)))
+        Some((info.encoding.scheme().defect(codes.get(), 0, info.dim, ElementType::F32), (codes, ids)))
     };
     let lists: Option<Vec<_>> = lists.par_iter().map(owned).collect().into_iter().collect();
     let (defects, lists): (Vec<_>, Vec<_>) = lists.ok_or(too_large)?.into_iter().unzip();

@@ -119,7 +119,11 @@ impl IndexFile {
             Section::Codebooks => (finite(bytes, f32::is_finite), "a codeword is not finite"),
             Section::Rotation => (finite(bytes, f32::is_finite), "the rotation is not finite"),
             Section::Codes => {
-                return (xxh64(bytes), self.shape.stored_encoding().scheme().defect(bytes, from, self.shape.element));
+                let Shape { dim, element, .. } = self.shape;
+                return (
+                    xxh64(bytes),
+                    self.shape.stored_encoding().scheme().defect(bytes, from, dim as usize, element),
+                );
             }
             Section::Starts | Section::Ids => (true, ""),
         };

@@ -42,6 +42,7 @@ impl Sample {
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
         let (codebooks, rotation, unused) = match encoding {
             Encoding::Flat | Encoding::F16 => (0, 0, 0),
+            Encoding::Bits { .. } => (0, dim * dim, 0),
             Encoding::Scalar8 => (2 * dim, 0, 0),
             Encoding::Pq { sub_quantizers, bits, rotate: rotated } => {
                 let used = (sub_quantizers as u32 * bits) % 8;
@@ -50,8 +51,14 @@ impl Sample {
         };
         let code_bytes = shape.code_bytes() as usize;
         // Small bytes: none of them is infinite or NaN as f16, bf16 or f32.
+        // The steps of codes of bits are zero.
+        let steps = if let Encoding::Bits { .. } = encoding { size_of::<f32>() } else { 0 };
         let codes = (0..vectors * code_bytes)
-            .map(|i| if i % code_bytes == code_bytes - 1 { (i * 7 % 60) as u8 & !unused } else { (i * 7 % 60) as u8 })
+            .map(|i| match i % code_bytes {
+                at if at < steps => 0,
+                at if at == code_bytes - 1 => (i * 7 % 60) as u8 & !unused,
+                _ => (i * 7 % 60) as u8,
+            })
             .collect();
         Self {
             shape,
@@ -90,6 +97,7 @@ fn samples() -> Vec<Sample> {
         Sample::new(ElementType::F32, pq(4, 8, true), 4, &[5]),
         Sample::new(ElementType::F32, Encoding::F16, 3, &[2, 0, 1]),
         Sample::new(ElementType::U8, Encoding::Scalar8, 5, &[1, 2]),
+        Sample::new(ElementType::F32, Encoding::Bits { bits: 3 }, 32, &[2, 0, 1]),
     ]
 }
 

@@ -312,7 +312,7 @@ impl Resident {
         // Straight into the memory from which the bus copies.
         let write = |some: Range<usize>, to: &mut [u8]| {
             for (&(_, Address { list, place }), to) in rows[some].iter().zip(to.chunks_exact_mut(row_bytes)) {
-                fill_rows(view.codes(list as usize), place as usize, row_bytes, image.stored.operands.flips(), to);
+                fill_rows(view.codes(list as usize), place as usize, row_bytes, image.stored.flips, to);
             }
         };
         // SAFETY: as the caller promises; the stream runs copies and launches in order.

@@ -219,11 +219,11 @@ impl SearchPlan {
         let narrow = image.stored.in_place && element != ElementType::F32;
         let narrow_bytes = queries.saturating_mul(image.row_stride() as usize).saturating_mul(element.size());
         // The list scan multiplies other operands than the coarse quantizer. Queries of bytes are operands as they are;
-        // two planes of bytes take the bytes of as many components of f16 as a code has bytes.
+        // two planes of bytes take the bytes of as many components of f16 as a plane has bytes.
         let (bytes, operand_stride) = match image.stored.operands {
             ScanOperands::Halves => (false, image.f16_stride),
             ScanOperands::Bytes(_) => (true, 0),
-            ScanOperands::Codes => (true, image.stored.row_bytes),
+            ScanOperands::Codes { bytes } => (true, bytes),
         };
         let cosine = image.operand_metric().divides_by_norms();
         let lists = image.lists as usize;
@@ -284,7 +284,7 @@ impl SearchPlan {
             row_starts: layout.array(queries + 1),
             grouped: layout.array(pair_count),
             items: layout.array(resident.most_items(search_shape)),
-            terms: (image.stored.operands == ScanOperands::Codes).then(|| layout.array(pair_count)),
+            terms: matches!(image.stored.operands, ScanOperands::Codes { .. }).then(|| layout.array(pair_count)),
             scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {

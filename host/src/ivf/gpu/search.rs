@@ -317,7 +317,7 @@ impl Search<'_> {
                 match image.stored.operands {
                     ScanOperands::Halves => self.prepare(&of, own)?,
                     ScanOperands::Bytes(key) => self.prepare_bytes(&of, key)?,
-                    ScanOperands::Codes => self.prepare_planes(&of)?,
+                    ScanOperands::Codes { bytes } => self.prepare_planes(&of, bytes)?,
                 }
             }
             if plan.compares_centroids {
@@ -477,21 +477,22 @@ impl Search<'_> {
         unsafe { self.on.runtime.launch(self.on.stream, PrepareByteQueries::kernel(key), launch.config(), launch) }
     }
 
-    /// Makes two planes of bytes, factors, errors and shifts of some of the queries.
+    /// Makes two planes of `plane_bytes` bytes, factors, errors and shifts of some of the queries.
     ///
     /// # Safety
     /// As [`Self::probe`].
-    unsafe fn prepare_planes(&self, of: &Range<u32>) -> Result<()> {
+    unsafe fn prepare_planes(&self, of: &Range<u32>, plane_bytes: u32) -> Result<()> {
         let (plan, image, to) = (self.plan, &self.resident.image, self.plan.operands);
         let launch = PrepareCodeQueries {
             rows: part(self.at(plan.queries), of, image.stride() as usize).into(),
             count: of.len() as u32,
             stored: image.stored_rows(),
+            plane_bytes,
             centre: image.centre,
             metric: image.operand_metric(),
             cosines: image.divides_scores().into(),
             base_bounds: image.bounds,
-            planes: part(self.at(to.queries), of, image.stored.row_bytes as usize).as_bytes(),
+            planes: part(self.at(to.queries), of, plane_bytes as usize).as_bytes(),
             factors: part(self.at(to.factors), of, 1),
             errors: part(self.at(to.errors), of, 1),
             shifts: part(self.at(to.shifts), of, 1),
@@ -664,7 +665,7 @@ impl Search<'_> {
         let (queries, stride, base) = match stored.operands {
             ScanOperands::Halves => (self.at(plan.operands.queries).into(), image.f16_stride, stored.f16_rows),
             ScanOperands::Bytes(_) => (self.queries().cast::<u16>().into(), stored.row_bytes / 2, stored.rows.cast()),
-            ScanOperands::Codes => (self.at(plan.operands.queries).into(), stored.row_bytes / 2, stored.rows.cast()),
+            ScanOperands::Codes { bytes } => (self.at(plan.operands.queries).into(), bytes / 2, stored.rows.cast()),
         };
         let launch = ScanLists {
             queries,

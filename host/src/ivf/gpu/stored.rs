@@ -31,6 +31,8 @@ pub(crate) struct Stored {
     pub f16_rows: Ptr<u16>,
     /// The operands of the list scan.
     pub operands: ScanOperands,
+    /// The bits that differ between each byte of a code and of a row.
+    pub flips: u8,
     /// As the fields of [`StoredRows`] with the same names.
     pub bits: u32,
     pub width: u32,
@@ -58,20 +60,9 @@ pub(crate) enum ScanOperands {
     Halves,
     /// Vectors of bytes and queries, as stored.
     Bytes(ByteKey),
-    /// Codes of bytes minus 128, as signed bytes, and queries as two planes of bytes
+    /// Codes as signed bytes, stored or unpacked, `bytes` for each row, and queries as two planes of as many bytes
     /// (`warpann_kernels::ivf::code_queries`).
-    Codes,
-}
-
-impl ScanOperands {
-    /// The bits that differ between a byte of a code and of a row on the device.
-    pub fn flips(self) -> u8 {
-        match self {
-            ScanOperands::Halves | ScanOperands::Bytes(_) => 0,
-            // As a signed byte, this is the code minus 128.
-            ScanOperands::Codes => 0x80,
-        }
-    }
+    Codes { bytes: u32 },
 }
 
 impl From<Operands> for ScanOperands {
@@ -105,6 +96,7 @@ impl Stored {
             row_bytes: 0,
             f16_rows: Ptr::empty(),
             operands: ScanOperands::Halves,
+            flips: 0,
             bits: 0,
             width: 0,
             codebooks: Ptr::empty(),
@@ -199,7 +191,7 @@ impl Image {
     /// Number of components of a row of stored vectors, and of queries that are compared with them.
     pub fn row_stride(&self) -> u32 {
         match self.stored.operands {
-            ScanOperands::Halves | ScanOperands::Codes => self.stride(),
+            ScanOperands::Halves | ScanOperands::Codes { .. } => self.stride(),
             ScanOperands::Bytes(_) => self.stored.row_bytes,
         }
     }
@@ -232,7 +224,7 @@ impl Image {
     pub fn has_factors(&self) -> bool {
         match self.stored.operands {
             ScanOperands::Halves => self.divides_scores() && self.stored.decodes,
-            ScanOperands::Codes => self.divides_scores(),
+            ScanOperands::Codes { .. } => self.divides_scores(),
             ScanOperands::Bytes(_) => self.metric.divides_by_norms(),
         }
     }

@@ -7,6 +7,7 @@
 //! | `pq` | product-quantizer codes of residuals |
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
 //! | `scalar8` | one byte for each component of residuals; the codes are also the operands |
+//! | `bits` | one to eight bits for each component of residuals, and a step of each row; unpacked to bytes |
 //!
 //! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
 //! ([`crate::ivf::rerank`], [`crate::ivf::rescan`]), and `Operand4`, which measures the error of the operands
@@ -17,6 +18,7 @@ use cuda_std::{Ptr, device_inline, group, math, unroll};
 
 use crate::product::element::{F32, Row};
 
+pub mod bits;
 pub mod bytes;
 pub mod f16;
 pub mod flat;
@@ -32,13 +34,14 @@ pub struct StoredRows {
     pub rows: Ptr<u8>,
     /// Number of bytes of a code.
     pub code_bytes: u32,
-    /// Number of bits of a sub-quantizer's code, at most 8; the exponent of [`mod@f16`].
+    /// Number of bits of a sub-quantizer's code or of a code of [`mod@bits`], at most 8; the exponent of [`mod@f16`].
     pub bits: u32,
     /// Number of components of a sub-vector.
     pub width: u32,
     /// Number of components of a vector, without padding.
     pub dim: u32,
-    /// Codewords \[dim / width\]\[2^bits\]\[width\] of product-quantizer codes, or `least` and `step` of [`scalar8`].
+    /// Codewords \[dim / width\]\[2^bits\]\[width\] of product-quantizer codes, or `least` and `step` of [`scalar8`],
+    /// which [`mod@bits`] has as well.
     pub codebooks: Ptr<f32>,
     /// Centroids of the lists; a row has `dim` components, zero padded to a multiple of 4.
     pub centroids: Ptr<f32>,
@@ -90,7 +93,7 @@ pub(crate) struct Held {
     pub values: [f64; 4],
     /// At least the size of each component, and of the part of it that is multiplied apart.
     pub sizes: [f64; 4],
-    /// Codes of bytes: the sum of the squares of the bytes. Otherwise 0.
+    /// Codes that are the operands: the sum of the squares of the bytes, times the step of the row. Otherwise 0.
     pub code_squares: f64,
 }
 

@@ -61,11 +61,12 @@ fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
     let on_cpu = device == Device::Cpu;
     let dim = random.pick(&[4, 8, 16]);
     let pq = |rotate| Encoding::Pq { sub_quantizers: dim / 2, bits: if on_cpu { 8 } else { 4 }, rotate };
-    let encoding = match random.below(6) {
+    let encoding = match random.below(8) {
         0 => Encoding::Flat,
         1 | 2 if T::TYPE == ElementType::F32 => Encoding::F16,
         1..=3 => Encoding::Scalar8,
         4 => pq(false),
+        5 | 6 => Encoding::Bits { bits: 1 + random.below(8) as u32 },
         _ => pq(true),
     };
     let shapes = shapes(random);
@@ -110,6 +111,9 @@ fn floor(case: &IvfCase) -> Option<f64> {
     }
     match case.encoding {
         Encoding::F16 => Some(0.9),
+        // Few components have few levels in all.
+        Encoding::Bits { bits } if bits < 6 => None,
+        Encoding::Bits { .. } if case.growth == Growth::Moved => None,
         _ if case.growth == Growth::Moved => None,
         // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ
         // by less than a code.
@@ -122,6 +126,7 @@ fn floor(case: &IvfCase) -> Option<f64> {
         // of what there is.
         Encoding::Scalar8 if case.shape == Shape::FarComponent && case.dim < 16 => Some(0.3),
         Encoding::Scalar8 => Some(0.75),
+        Encoding::Bits { .. } => Some(0.7),
         Encoding::Pq { bits: 8, .. } => Some(0.5),
         _ => None,
     }

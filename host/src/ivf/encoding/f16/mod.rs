@@ -79,7 +79,7 @@ impl Scheme for F16Scheme {
         (element != ElementType::F32).then_some("f16 codes of vectors that are not f32")
     }
 
-    fn defect(&self, codes: &[u8], _: usize, _: ElementType) -> Option<&'static str> {
+    fn defect(&self, codes: &[u8], _: usize, _: usize, _: ElementType) -> Option<&'static str> {
         (!finite(codes, f16::is_finite)).then_some("a vector is not finite")
     }
 

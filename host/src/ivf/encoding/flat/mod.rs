@@ -46,7 +46,7 @@ impl Scheme for Flat {
         Ok(Trained { centroids: clustering.centroids, codec: Arc::new(codec) })
     }
 
-    fn defect(&self, codes: &[u8], _: usize, element: ElementType) -> Option<&'static str> {
+    fn defect(&self, codes: &[u8], _: usize, _: usize, element: ElementType) -> Option<&'static str> {
         let right = match element {
             ElementType::F32 => finite(codes, f32::is_finite),
             ElementType::F16 => finite(codes, f16::is_finite),

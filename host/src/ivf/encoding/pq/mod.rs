@@ -78,7 +78,7 @@ impl Scheme for PqScheme {
         let settings = settings.lengthen(metric.lengthens_codewords());
         let rows = training.normalised()?;
         let rotation = self.rotate.then(|| Rotation::train_watched(&settings, &rows, dim, watch)).transpose()?;
-        let rows = rotated(rotation.as_ref(), rows, dim, device)?;
+        let rows = rotated(rotation.as_ref(), rows, device)?;
         let clustering = training.cluster(&kmeans.clone().labels(true), &rows, dim)?;
         let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
         // Only the residuals from which the quantizer learns are computed.
@@ -113,7 +113,7 @@ impl Scheme for PqScheme {
         Some([dim.checked_mul(1 << self.bits)?, if self.rotate { dim.checked_mul(dim)? } else { 0 }])
     }
 
-    fn defect(&self, codes: &[u8], from: usize, _: ElementType) -> Option<&'static str> {
+    fn defect(&self, codes: &[u8], from: usize, _: usize, _: ElementType) -> Option<&'static str> {
         let zero = unused_bits_are_zero(codes, from, self.sub_quantizers * self.bits as usize);
         (!zero).then_some("unused bits of a code are set")
     }
@@ -165,7 +165,7 @@ fn square_of_residual(x: &[f32], c: &[f32]) -> f32 {
 
 impl Codec for PqCodec {
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
-        rotated(self.rotation.as_ref(), to_f32(rows, metric.divides_by_norms())?, rows.dim(), device)
+        rotated(self.rotation.as_ref(), to_f32(rows, metric.divides_by_norms())?, device)
     }
 
     fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
@@ -220,16 +220,11 @@ impl Codec for PqCodec {
 }
 
 /// Applies the rotation, if there is one, to `rows`.
-fn rotated<'a>(
-    rotation: Option<&Rotation>,
-    rows: Cow<'a, [f32]>,
-    dim: usize,
-    device: Device,
-) -> Result<Cow<'a, [f32]>> {
-    let Some(rotation) = rotation else { return Ok(rows) };
-    let rows = rotation.apply(&rows, device)?;
-    check_derived(&rows, dim, "rotated vector")?;
-    Ok(Cow::Owned(rows))
+fn rotated<'a>(rotation: Option<&Rotation>, rows: Cow<'a, [f32]>, device: Device) -> Result<Cow<'a, [f32]>> {
+    match rotation {
+        Some(rotation) => rotation.applied_to(rows, device),
+        None => Ok(rows),
+    }
 }
 
 /// Whether all bits after the last bit of each code are zero. Codes have `bits` bits; `bytes` are the bytes of codes

@@ -9,6 +9,9 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::gpu::stored::{Measuring, RerankKernels, ScanOperands, Stored};
 use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 
+/// A code with this bit flipped is, as a signed byte, the code minus 128.
+const FLIPS: u8 = 0x80;
+
 /// The places of the parts in the memory of the image.
 pub(super) struct Scalar8Plan<'a> {
     /// The least value and the step of each component.
@@ -41,7 +44,8 @@ impl<'a> Scalar8Plan<'a> {
 impl StoredPlan for Scalar8Plan<'_> {
     fn stored(&self, memory: Scratch) -> Stored {
         Stored {
-            operands: ScanOperands::Codes,
+            operands: ScanOperands::Codes { bytes: self.row_bytes as u32 },
+            flips: FLIPS,
             measuring: Measuring::Codes { by: scalar8::measuring(), scaled: false },
             row_bytes: self.row_bytes as u32,
             codebooks: memory.at(self.tables).into(),
@@ -65,7 +69,7 @@ impl StoredPlan for Scalar8Plan<'_> {
         tables[self.stride..][..steps.len()].copy_from_slice(steps);
         // SAFETY: as the caller promises; the plan reserved every part.
         unsafe {
-            source.copy_codes(memory.at(self.codes), self.row_bytes, ScanOperands::Codes.flips())?;
+            source.copy_codes(memory.at(self.codes), self.row_bytes, FLIPS)?;
             runtime.copy_to_device(stream, memory.at(self.tables), &tables)?;
             source.copy_row_lists(memory.at(self.row_lists))
         }

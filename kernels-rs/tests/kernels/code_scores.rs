@@ -1,5 +1,5 @@
-//! Scores of codes of one byte ([`PrepareCodeQueries`], [`PairTerms`] and the list scan): each is within its bound
-//! of the distance of the decoded vector, which is summed here in f64 by a plain loop.
+//! Scores of codes of one byte and of bits ([`PrepareCodeQueries`], [`PairTerms`] and the list scans): each is within its
+//! bound of the distance of the decoded vector, which is summed here in f64 by a plain loop.
 
 use cuda_std::emulator::Buffer;
 use cuda_std::global::U32x4;
@@ -8,9 +8,9 @@ use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::code_bounds::MeasureCodes;
 use warpann_kernels::ivf::code_queries::{PairTerms, PrepareCodeQueries};
-use warpann_kernels::ivf::encoding::scalar8::{SCAN, measuring};
 use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
-use warpann_kernels::ivf::list_scan::{ScanLists, Tile};
+use warpann_kernels::ivf::encoding::{bits, scalar8};
+use warpann_kernels::ivf::list_scan::{RowScan, ScanLists, Tile};
 use warpann_kernels::product::instruction::Instruction;
 use warpann_kernels::product::metric::Metric;
 
@@ -35,6 +35,8 @@ enum Numbers {
 
 /// An index of codes, and queries with probes.
 struct Case {
+    /// Bits of a code with a step for each row; `None`: a byte, and a step for each component.
+    bits: Option<u32>,
     metric: Metric,
     numbers: Numbers,
     dim: usize,
@@ -46,15 +48,23 @@ struct Case {
     lengths: Vec<u32>,
     /// The list of each row of the storage.
     row_lists: Vec<u32>,
-    /// Codes as an index has them, `dim` bytes a row.
+    /// Codes, one a byte, `dim` bytes a row.
     codes: Vec<u8>,
+    /// The step of each row; only with `bits`.
+    row_steps: Vec<f32>,
     queries: Vec<f32>,
     probes: usize,
     probed_lists: Vec<u32>,
 }
 
 impl Case {
-    fn random(random: &mut Random, metric: Metric, numbers: Numbers, dim: usize, queries: usize) -> Case {
+    fn random(
+        random: &mut Random,
+        bits: Option<u32>,
+        metric: Metric,
+        numbers: Numbers,
+        (dim, queries): (usize, usize),
+    ) -> Case {
         let stride = dim.next_multiple_of(4);
         let unit = if let Numbers::Scaled(power) = numbers { 2f32.powi(power) } else { 1.0 };
         let padded = |values: Vec<f32>| {
@@ -80,14 +90,19 @@ impl Case {
             (0..count).map(|_| random.signed_unit() * size * unit).collect()
         };
         let mut steps: Vec<f32> = of(random, dim, 0.03).iter().map(|step| step.abs()).collect();
+        let mut row_steps: Vec<f32> = of(random, rows, 0.03).iter().map(|step| step.abs()).collect();
         let mut of_queries = of(random, queries * dim, 6.0);
         match numbers {
             Numbers::Uneven => {
                 steps.iter_mut().step_by(3).for_each(|step| *step = 0.0);
+                row_steps.iter_mut().step_by(3).for_each(|step| *step = 0.0);
                 of_queries.iter_mut().step_by(7).for_each(|x| *x *= 1e4);
             }
             Numbers::ZeroQueries => of_queries.fill(0.0),
-            Numbers::ZeroSteps => steps.fill(0.0),
+            Numbers::ZeroSteps => {
+                steps.fill(0.0);
+                row_steps.fill(0.0);
+            }
             Numbers::Ordinary | Numbers::Scaled(_) => {}
         }
         if matches!(metric, Metric::Cosine) {
@@ -103,7 +118,16 @@ impl Case {
         for (row, code) in [0, 255, 128].into_iter().enumerate() {
             codes[row * dim..][..dim].fill(code);
         }
+        if let Some(bits) = bits {
+            codes.iter_mut().for_each(|code| *code >>= 8 - bits);
+        }
         let least = of(random, dim, 4.0);
+        let stride_of = |value: f32| vec![value; stride];
+        // Queries see one step of 1 for codes of bits, whose code 128 of a byte is the centroid.
+        let tables = match bits {
+            None => [padded(least), padded(steps)].concat(),
+            Some(_) => [stride_of(-128.0), stride_of(1.0)].concat(),
+        };
         let centre = matches!(metric, Metric::L2).then(|| padded(of(random, dim, 3.0)));
         let probes = 3;
         let mut probed_lists = Vec::new();
@@ -114,16 +138,18 @@ impl Case {
             probed_lists.extend_from_slice(&order[..probes]);
         }
         Case {
+            bits,
             metric,
             numbers,
             dim,
             centre,
-            tables: [padded(least), padded(steps)].concat(),
+            tables,
             centroids: padded(of(random, lengths.len() * dim, 5.0)),
             starts,
             lengths,
             row_lists,
             codes,
+            row_steps,
             queries: padded(of_queries),
             probes,
             probed_lists,
@@ -143,7 +169,46 @@ impl Case {
         let (least, steps) = self.tables.split_at(self.stride());
         let centroid = &self.centroids[self.row_lists[row] as usize * self.stride()..];
         let code = |i: usize| f32::from(self.codes[row * self.dim + i]);
-        (0..self.dim).map(|i| centroid[i] + (least[i] + code(i) * steps[i])).collect()
+        let component = |i: usize| match self.bits {
+            None => centroid[i] + (least[i] + code(i) * steps[i]),
+            Some(8) => centroid[i] + self.row_steps[row] * (code(i) - 128.0),
+            Some(bits) => centroid[i] + self.row_steps[row] * (2.0 * code(i) + 1.0 - 2f32.powi(bits as i32)),
+        };
+        (0..self.dim).map(component).collect()
+    }
+
+    /// The scans of these codes.
+    fn scan(&self) -> RowScan {
+        if self.bits.is_some() { bits::SCAN } else { scalar8::SCAN }
+    }
+
+    /// Bytes of a plane of a query, and bytes of a row.
+    fn bytes(&self) -> [usize; 2] {
+        match self.bits {
+            None => [self.dim.next_multiple_of(16); 2],
+            Some(bits) => [self.dim.next_multiple_of(32), bits::row_bytes(self.dim, bits)],
+        }
+    }
+
+    /// The rows as the kernels read them.
+    fn rows(&self) -> Vec<u8> {
+        let [_, row_bytes] = self.bytes();
+        let mut rows = Vec::new();
+        for (codes, step) in self.codes.chunks(self.dim).zip(&self.row_steps) {
+            let Some(bits) = self.bits else {
+                rows.extend(codes.iter().map(|&code| (i32::from(code) - 128) as i8 as u8));
+                rows.resize(rows.len().next_multiple_of(row_bytes), 0);
+                continue;
+            };
+            rows.extend_from_slice(&step.to_le_bytes());
+            for group in codes.chunks(32) {
+                for bit in (0..bits).rev() {
+                    let of = |i: usize| u32::from(group[i] >> bit & 1) << (8 * (i % 4) + i / 4);
+                    rows.extend_from_slice(&(0..group.len()).map(of).sum::<u32>().to_le_bytes());
+                }
+            }
+        }
+        rows
     }
 
     /// The distance of a query and a row, less is better, and the scale of its summands.
@@ -173,7 +238,6 @@ struct Prepared {
     factors: Vec<f32>,
     errors: Vec<f32>,
     shifts: Vec<f32>,
-    row_bytes: usize,
     tables: Buffer<f32>,
     centroids: Buffer<f32>,
     centre: Option<Buffer<f32>>,
@@ -184,8 +248,8 @@ impl Prepared {
     fn stored(&self, case: &Case) -> StoredRows {
         StoredRows {
             rows: self.rows.as_ptr(),
-            code_bytes: self.row_bytes as u32,
-            bits: 0,
+            code_bytes: case.bytes()[1] as u32,
+            bits: case.bits.unwrap_or(0),
             width: 0,
             dim: case.dim as u32,
             codebooks: self.tables.as_ptr(),
@@ -195,20 +259,14 @@ impl Prepared {
 
     /// Measures the rows, and prepares the queries.
     fn of(case: &Case) -> Prepared {
-        let (row_bytes, count, queries) = (case.dim.next_multiple_of(16), case.row_lists.len(), case.query_count());
-        let mut rows = Vec::new();
-        for row in case.codes.chunks(case.dim) {
-            rows.extend(row.iter().map(|&code| (i32::from(code) - 128) as i8 as u8));
-            rows.resize(rows.len().next_multiple_of(row_bytes), 0);
-        }
+        let ([plane_bytes, _], count, queries) = (case.bytes(), case.row_lists.len(), case.query_count());
         let mut prepared = Prepared {
-            rows: Buffer::from_slice(&rows),
+            rows: Buffer::from_slice(&case.rows()),
             values: Buffer::new_poisoned(count),
-            planes: Buffer::new_poisoned(2 * queries * row_bytes),
+            planes: Buffer::new_poisoned(2 * queries * plane_bytes),
             factors: Vec::new(),
             errors: Vec::new(),
             shifts: Vec::new(),
-            row_bytes,
             tables: Buffer::from_slice(&case.tables),
             centroids: Buffer::from_slice(&case.centroids),
             centre: case.centre.as_ref().map(|centre| Buffer::from_slice(centre)),
@@ -232,13 +290,15 @@ impl Prepared {
             code_norm: bounds.as_mut_ptr().skip(5),
         };
         // SAFETY: the buffers are as long as the fields say.
-        unsafe { crate::launch(measuring(), launch.config(), launch) };
+        let measuring = if case.bits.is_some() { bits::measuring() } else { scalar8::measuring() };
+        unsafe { crate::launch(measuring, launch.config(), launch) };
         let floats = |len: usize| Buffer::<f32>::new_poisoned(len);
         let (mut factors, mut errors, mut shifts) = (floats(queries), floats(queries), floats(queries));
         let launch = PrepareCodeQueries {
             rows: prepared.queries.as_ptr(),
             count: queries as u32,
             stored: prepared.stored(case),
+            plane_bytes: plane_bytes as u32,
             centre: prepared.centre.as_ref().map(|centre| centre.as_ptr()),
             metric: if cosines { Metric::InnerProduct } else { case.metric },
             cosines: cosines.into(),
@@ -321,9 +381,10 @@ fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
 /// Scans all pairs with the kernel of a tile, and checks every score. Returns the greatest share of a bound that an
 /// error takes, and the greatest bound in parts of the scale of its distance.
 fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
-    let what = format!("{:?}, {:?}, dim {}, {instruction:?} {tile:?}", case.metric, case.numbers, case.dim);
+    let Case { bits, metric, numbers, dim, .. } = case;
+    let what = format!("bits {bits:?}, {metric:?}, {numbers:?}, dim {dim}, {instruction:?} {tile:?}");
     let prepared = Prepared::of(case);
-    let pairs = Pairs::of(case, SCAN.queries(tile) as usize);
+    let pairs = Pairs::of(case, case.scan().queries(tile) as usize);
     let terms = terms(case, &prepared, &pairs);
     let appends = tile == Tile::Append;
     let capacity = case.row_lists.len() * case.probes;
@@ -363,7 +424,7 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
     let mut counts = Buffer::from_slice(&vec![0u32; case.query_count()]);
     let launch = ScanLists {
         queries: prepared.planes.as_ptr().cast(),
-        stride: prepared.row_bytes as u32 / 2,
+        stride: case.bytes()[0] as u32 / 2,
         items: items.as_ptr(),
         item_count: Some(item_count.as_ptr()),
         item_rows: 128,
@@ -378,10 +439,11 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
         counts: counts.as_mut_ptr(),
         capacity: capacity as u32,
         base: prepared.rows.as_ptr().cast(),
+        stored: prepared.stored(case),
         ..ScanLists::default()
     };
     let (kernel, config): (_, LaunchConfig) =
-        SCAN.kernel_and_config(&launch, (instruction, tile), pairs.items.len() as u64, 2);
+        case.scan().kernel_and_config(&launch, (instruction, tile), pairs.items.len() as u64, 2);
     // SAFETY: the buffers are as long as the fields say, and the storage ends with a whole tile.
     unsafe { crate::launch(kernel, config, launch) };
 
@@ -431,10 +493,13 @@ fn scores_are_within_bounds_that_are_narrow() {
     let mut random = Random::new(46);
     for (dim, queries) in [(1, 3), (3, 20), (20, 70), (128, 7), (133, 9), (400, 5)] {
         for metric in METRICS {
-            let case = Case::random(&mut random, metric, Numbers::Ordinary, dim, queries);
-            for tile in TILES {
-                let (share, width) = check(&case, tile);
-                assert!(share > 0.0 && width < 1e-3, "dim {dim}, {metric:?}: {share}, {width}");
+            let bits = 1 + random.below(8) as u32;
+            for bits in [None, Some(bits)] {
+                let case = Case::random(&mut random, bits, metric, Numbers::Ordinary, (dim, queries));
+                for tile in TILES {
+                    let (share, width) = check(&case, tile);
+                    assert!(share > 0.0 && width < 1e-3, "bits {bits:?}, dim {dim}, {metric:?}: {share}, {width}");
+                }
             }
         }
     }
@@ -446,11 +511,13 @@ fn scores_of_unusual_numbers_are_within_their_bounds() {
     let scales = [-140, -100, -60, -20, 20, 55, 61, 66, 100].map(Numbers::Scaled);
     for numbers in [Numbers::Uneven, Numbers::ZeroQueries, Numbers::ZeroSteps].into_iter().chain(scales) {
         for metric in METRICS {
-            let case = Case::random(&mut random, metric, numbers, 21, 6);
-            let (_, width) = check(&case, (Instruction::MmaSync, Tile::Of16));
-            check(&case, (Instruction::MmaSync, Tile::Append));
-            if let (Numbers::Scaled(-20..=55), Metric::L2) = (numbers, metric) {
-                assert!(width > 0.0 && width < 1e-3, "{numbers:?}: {width}");
+            for bits in [None, Some(1), Some(5), Some(8)] {
+                let case = Case::random(&mut random, bits, metric, numbers, (21, 6));
+                let (_, width) = check(&case, (Instruction::MmaSync, Tile::Of16));
+                check(&case, (Instruction::MmaSync, Tile::Append));
+                if let (Numbers::Scaled(-20..=55), Metric::L2) = (numbers, metric) {
+                    assert!(width > 0.0 && width < 1e-3, "{bits:?}, {numbers:?}: {width}");
+                }
             }
         }
     }

@@ -1,0 +1,465 @@
+//! One to eight bits for each component of the residual, after a rotation that mixes all components.
+//!
+//! ```text
+//! x  = the transformed vector: normalised for cosine, then rotated (Rotation::mixing)
+//! y  = x − c, component by component in f32, for the centroid c of the list
+//! code: a level of each component, and one step for the vector, so that step · levels is near y
+//! r_i = f32(c_i + f32(step · level_i))
+//! ```
+//!
+//! [`warpann_kernels::ivf::encoding::bits`] defines levels and the bytes of a code.
+//!
+//! # Why it works
+//! A random rotation makes the components of any vector nearly normal, with the same variance, so the same few levels
+//! fit all of them, and nothing is learned but the lists (RaBitQ, Gao and Long 2024; its extension to more bits, Gao et
+//! al. 2024, arXiv 2405.12497 and 2409.09913). Among all steps the code takes one whose levels have nearly the greatest
+//! cosine to y, and step · levels is the projection of y onto the levels. So what the code leaves out, y − step · levels,
+//! is orthogonal to them, and has the length √(1 − cos²)·‖y‖. For normal components of the same variance √(1 − cos²) is
+//! .603, .345, .194, .108, .059, .032, .018 and .009 for 1 to 8 bits (optimal uniform steps); a test compares.
+//!
+//! # Algorithm
+//! ```text
+//! m = greatest |y_i|;  w_i = |y_i| / m
+//! for each of TRIALS grids g = (FIRST + trial / TRIALS) / 2^B (2^7 for eight bits):
+//!     n_i   = w_i / (2·g) − 1/2 (eight bits: w_i / g) to the nearest whole number, within the levels
+//!     level = 2·n_i + 1 (eight bits: n_i)
+//!     dot = Σ w_i·level_i, square = Σ level_i²
+//! the grid with the greatest dot² / square, the first of equals; step = m · dot / square
+//! ```
+//!
+//! All in f32, with sums of [`LANES`] lanes, so that every CPU makes the same codes; the step in f64. A step below
+//! [`LEAST_STEP`] becomes 0, with levels of zero bits: the code is then the centroid.
+//!
+//! # Cost
+//! O(dim · TRIALS) for a vector, and O(dim²) for the rotation. A code has 4 + 4·B·⌈dim / 32⌉ bytes.
+
+mod gpu;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use warpann_kernels::ivf::encoding::bits::{GROUP, MOST_BITS, row_bytes};
+
+use self::gpu::BitsPlan;
+use crate::device::scratch::Layout;
+use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, to_f32};
+use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
+use crate::pq::Rotation;
+use crate::pq::encode::Residuals;
+use crate::validate::check_range;
+use crate::vectors::VectorSlice;
+use crate::{Device, ElementType, Error, Metric, Result, host_memory};
+
+/// Numbers of bits that a component may have.
+const BITS: (usize, usize) = (1, MOST_BITS as usize);
+/// Number of grids that an encoder tries.
+const TRIALS: u32 = 16;
+/// The first grid, as a share of the one that reaches the greatest component. A vector of thousands of components has
+/// its best grid of two bits there; one of few components may need one beyond the last, 1.34.
+const FIRST: f32 = 0.4;
+/// Number of lanes of sums.
+const LANES: usize = 16;
+/// The least step but 0: 2^-120, so that products with it are normal numbers.
+const LEAST_STEP: f32 = f32::from_bits((127 - 120) << 23);
+/// The greatest step: 2^100. With it, decoded residuals are finite.
+const GREATEST_STEP: f32 = f32::from_bits((127 + 100) << 23);
+/// Smallest number of rows that one task codes.
+const RUN: usize = 16;
+/// Adding and subtracting this rounds numbers below 2^22 to whole ones.
+const ROUNDING: f32 = 12_582_912.0;
+
+/// The scheme of [`Encoding::Bits`](crate::ivf::Encoding::Bits), with its parameter.
+#[derive(Debug)]
+pub(crate) struct BitsScheme {
+    pub bits: u32,
+}
+
+impl BitsScheme {
+    pub(super) fn read_words(words: [u32; 3]) -> Option<BitsScheme> {
+        let [bits, 0, 0] = words else { return None };
+        (bits != 0).then_some(BitsScheme { bits })
+    }
+}
+
+impl Scheme for BitsScheme {
+    fn name(&self) -> &'static str {
+        "bits"
+    }
+
+    fn check(&self, _: usize, _: ElementType) -> Result<()> {
+        check_range("bits per component", self.bits as usize, BITS)
+    }
+
+    fn code_bytes(&self, dim: usize, _: ElementType) -> usize {
+        row_bytes(dim, self.bits)
+    }
+
+    fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
+        let dim = training.rows.dim();
+        let rotation = Rotation::mixing(dim, training.seed)?;
+        let rows = rotation.applied_to(training.normalised()?, training.device)?;
+        let centroids = training.cluster(&training.kmeans, &rows, dim)?.centroids;
+        Ok(Trained { centroids, codec: Arc::new(BitsCodec { bits: self.bits, rotation }) })
+    }
+
+    fn words(&self) -> [u32; 3] {
+        [self.bits, 0, 0]
+    }
+
+    fn contradiction(&self, _: u64, _: ElementType) -> Option<&'static str> {
+        check_range("bits per component", self.bits as usize, BITS).is_err().then_some("bits of a component")
+    }
+
+    fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
+        Some([0, dim.checked_mul(dim)?])
+    }
+
+    fn defect(&self, codes: &[u8], from: usize, dim: usize, _: ElementType) -> Option<&'static str> {
+        // Codes are words, and so are their parts in a file: a chunk has whole words.
+        let code_words = row_bytes(dim, self.bits) / WORD;
+        let unused = dim % GROUP as usize;
+        let last_group = code_words - if unused == 0 { 0 } else { self.bits as usize };
+        let (mut steps, mut unused_bits) = (true, 0);
+        for (at, word) in (from / WORD..).zip(codes.chunks_exact(WORD)) {
+            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let at = at % code_words;
+            if at == 0 {
+                let step = f32::from_bits(word);
+                steps &= word == 0 || (LEAST_STEP..=GREATEST_STEP).contains(&step);
+            } else if at >= last_group {
+                unused_bits |= word & !used(unused);
+            }
+        }
+        if !steps {
+            return Some("a step of a code is not in range");
+        }
+        (unused_bits != 0).then_some("unused bits of a code are set")
+    }
+
+    fn alignment(&self, _: ElementType) -> usize {
+        WORD
+    }
+
+    fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
+        let rotation = Rotation::from_matrix(file.dim, file.rotation.to_vec());
+        let rotation = rotation.map_err(|_| "the rotation is not orthogonal")?;
+        Ok(Arc::new(BitsCodec { bits: self.bits, rotation }))
+    }
+}
+
+/// Bytes of a word of a code.
+const WORD: usize = size_of::<u32>();
+
+/// The bits of a word that belong to the first `components` of a group.
+fn used(components: usize) -> u32 {
+    (0..components).fold(0, |bits, i| bits | 1 << place(i))
+}
+
+/// The bit of component `i` of a group.
+fn place(i: usize) -> usize {
+    8 * (i % 4) + i / 4
+}
+
+/// Encodes and decodes by codes of `bits` bits.
+#[derive(Debug)]
+struct BitsCodec {
+    bits: u32,
+    rotation: Rotation,
+}
+
+/// The levels of a number of bits: `scale` · n + `shift` for whole numbers n, 0 to `most`, and their negatives.
+#[derive(Debug, Clone, Copy)]
+struct Levels {
+    scale: f32,
+    shift: f32,
+    most: f32,
+    /// The grid whose greatest level is next to 1.
+    grid: f32,
+}
+
+impl Levels {
+    fn of(bits: u32) -> Levels {
+        if bits < MOST_BITS {
+            let count = (1u32 << (bits - 1)) as f32;
+            Levels { scale: 2.0, shift: 1.0, most: count - 1.0, grid: 0.5 / count }
+        } else {
+            Levels { scale: 1.0, shift: 0.0, most: 127.0, grid: 1.0 / 128.0 }
+        }
+    }
+
+    /// The number of the level nearest to `size`, which is in units of the levels and not negative.
+    fn number(self, size: f32) -> f32 {
+        let number = ((size - self.shift) / self.scale).max(0.0).min(self.most);
+        (number + ROUNDING) - ROUNDING
+    }
+}
+
+/// Σ w·level and Σ level² of the levels of a grid.
+fn products(levels: Levels, w: &[f32], up: f32) -> [f32; 2] {
+    let mut sums = [[0.0f32; LANES]; 2];
+    for w in w.chunks(LANES) {
+        for (lane, w) in w.iter().enumerate() {
+            let level = levels.scale * levels.number(w * up) + levels.shift;
+            sums[0][lane] += w * level;
+            sums[1][lane] += level * level;
+        }
+    }
+    sums.map(|lanes| lanes.iter().sum())
+}
+
+/// The step of the best grid for `w`, of which the greatest is 1, and 1 / grid.
+fn best_grid(levels: Levels, w: &[f32]) -> (f64, f32) {
+    let mut best = (0.0f32, 0.0f64, 1.0f32);
+    for trial in 0..TRIALS {
+        let up = 1.0 / (levels.grid * (FIRST + trial as f32 / TRIALS as f32));
+        let [dot, square] = products(levels, w, up);
+        let found = dot * dot / square;
+        if found > best.0 {
+            best = (found, f64::from(dot) / f64::from(square), up);
+        }
+    }
+    (best.1, best.2)
+}
+
+impl BitsCodec {
+    /// Writes the code of a residual, whose components are finite. Fails with the column of its greatest component if
+    /// the step is too large. `to` is zero before; `w` is scratch.
+    fn encode_row(&self, y: &[f32], w: &mut Vec<f32>, to: &mut [u8]) -> Result<(), usize> {
+        let greatest = y.iter().fold(0.0f32, |greatest, y| greatest.max(y.abs()));
+        if greatest == 0.0 {
+            return Ok(());
+        }
+        w.clear();
+        w.extend(y.iter().map(|y| y.abs() / greatest));
+        let levels = Levels::of(self.bits);
+        let (step, up) = best_grid(levels, w);
+        let step = (f64::from(greatest) * step) as f32;
+        if step > GREATEST_STEP {
+            return Err(y.iter().position(|y| y.abs() == greatest).unwrap_or_default());
+        }
+        if step < LEAST_STEP {
+            return Ok(());
+        }
+        let (first, planes) = to.split_at_mut(WORD);
+        first.copy_from_slice(&step.to_le_bytes());
+        let bits = self.bits as usize;
+        let groups = w.chunks(GROUP as usize).zip(y.chunks(GROUP as usize));
+        for ((w, y), to) in groups.zip(planes.chunks_exact_mut(bits * WORD)) {
+            let mut words = [0u32; MOST_BITS as usize];
+            for (i, (w, y)) in w.iter().zip(y).enumerate() {
+                let number = levels.number(w * up) as u32;
+                // Codes ascend with levels.
+                let code = match (bits < MOST_BITS as usize, *y < 0.0) {
+                    (true, false) => (1 << (bits - 1)) + number,
+                    (true, true) => (1 << (bits - 1)) - 1 - number,
+                    (false, false) => 128 + number,
+                    (false, true) => 128 - number,
+                };
+                for (plane, word) in words[..bits].iter_mut().enumerate() {
+                    *word |= (code >> (bits - 1 - plane) & 1) << place(i);
+                }
+            }
+            for (to, word) in to.chunks_exact_mut(WORD).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Codec for BitsCodec {
+    fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
+        self.rotation.applied_to(to_f32(rows, metric.divides_by_norms())?, device)
+    }
+
+    fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
+        let dim = self.rotation.dim();
+        let code_bytes = row_bytes(dim, self.bits);
+        let count = rows.len() / dim;
+        let mut codes: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[count, code_bytes])?)?;
+        let rows = rows.par_chunks_exact(dim).zip(residuals.labels).enumerate();
+        codes.par_chunks_exact_mut(code_bytes).zip(rows).with_min_len(RUN).try_for_each_init(
+            || (vec![0.0f32; dim], Vec::new()),
+            |(y, w), (to, (row, (x, &label)))| {
+                let centroid = &residuals.centroids[label as usize * dim..][..dim];
+                for (y, (x, c)) in y.iter_mut().zip(x.iter().zip(centroid)) {
+                    *y = x - c;
+                }
+                let too_large = |column| Error::Overflow { derived: "residual", row, column };
+                if let Some(column) = y.iter().position(|y| !y.is_finite()) {
+                    return Err(too_large(column));
+                }
+                self.encode_row(y, w, to).map_err(too_large)
+            },
+        )?;
+        Ok(codes)
+    }
+
+    fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
+        let dim = self.rotation.dim();
+        let bits = self.bits as usize;
+        let levels = Levels::of(self.bits);
+        // A level is scale · code − below.
+        let below = if self.bits < MOST_BITS { (1u32 << self.bits) as f32 - 1.0 } else { 128.0 };
+        for (to, code) in to.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes(dim, self.bits))) {
+            let (step, planes) = code.split_at(WORD);
+            let step = f32::from_le_bytes([step[0], step[1], step[2], step[3]]);
+            let groups = to.chunks_mut(GROUP as usize).zip(centroid.chunks(GROUP as usize));
+            for ((to, centroid), planes) in groups.zip(planes.chunks_exact(bits * WORD)) {
+                // Four codes at a time, a byte each.
+                let mut codes = [0u32; GROUP as usize / 4];
+                for word in planes.chunks_exact(WORD) {
+                    let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                    for (s, codes) in codes.iter_mut().enumerate() {
+                        *codes = *codes << 1 | word >> s & 0x0101_0101;
+                    }
+                }
+                for (i, (to, c)) in to.iter_mut().zip(centroid).enumerate() {
+                    let code = (codes[i / 4] >> (8 * (i % 4)) & 0xff) as f32;
+                    *to = c + step * (levels.scale * code - below);
+                }
+            }
+        }
+    }
+
+    fn restored(&self, vector: Vec<f32>) -> Result<Vec<f32>> {
+        self.rotation.apply_transposed(&vector, Device::Cpu)
+    }
+
+    fn reach(&self) -> f32 {
+        GREATEST_STEP * 255.0
+    }
+
+    fn sections(&self) -> [&[f32]; 2] {
+        [&[], self.rotation.matrix()]
+    }
+
+    fn rotation(&self) -> Option<&Rotation> {
+        Some(&self.rotation)
+    }
+
+    fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
+        Box::new(BitsPlan::new(layout, shape, self.bits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn normal(random: &mut Random) -> f32 {
+        ((0..12).map(|_| random.unit()).sum::<f64>() - 6.0) as f32
+    }
+
+    fn codec(dim: usize, bits: u32) -> BitsCodec {
+        BitsCodec { bits, rotation: Rotation::mixing(dim, 1).unwrap() }
+    }
+
+    /// The codes of rows around a centroid, and what they decode to.
+    fn round_trip(codec: &BitsCodec, rows: &[f32], centroid: &[f32]) -> (Vec<u8>, Vec<f32>) {
+        let labels = vec![0; rows.len() / centroid.len()];
+        let codes = codec.encode(rows, Residuals { labels: &labels, centroids: centroid }).unwrap();
+        let mut decoded = vec![f32::NAN; rows.len()];
+        codec.decode_into(&codes, centroid, &mut decoded);
+        (codes, decoded)
+    }
+
+    #[test]
+    fn the_part_left_out_is_that_of_theory() {
+        let mut random = Random::new(7);
+        let dim = 384;
+        let rows: Vec<f32> = (0..200 * dim).map(|_| normal(&mut random)).collect();
+        let theory = [0.603, 0.345, 0.194, 0.108, 0.059, 0.032, 0.018, 0.009];
+        for (bits, theory) in (1..).zip(theory) {
+            let (_, decoded) = round_trip(&codec(dim, bits), &rows, &vec![0.0; dim]);
+            let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+            let left = square(&mut rows.iter().zip(&decoded).map(|(x, r)| x - r));
+            let ratio = (left / square(&mut rows.iter().copied())).sqrt();
+            assert!((0.93..1.07).contains(&(ratio / theory)), "{bits} bits: {ratio} where {theory} is expected");
+        }
+    }
+
+    #[test]
+    fn the_part_left_out_is_orthogonal_to_the_levels() {
+        let mut random = Random::new(8);
+        for (dim, bits) in [(1, 1), (3, 2), (31, 3), (64, 4), (100, 7), (257, 8)] {
+            let rows: Vec<f32> = (0..50 * dim).map(|_| normal(&mut random)).collect();
+            let (_, decoded) = round_trip(&codec(dim, bits), &rows, &vec![0.0; dim]);
+            for (x, r) in rows.chunks_exact(dim).zip(decoded.chunks_exact(dim)) {
+                let product: f64 = x.iter().zip(r).map(|(x, r)| f64::from(x - r) * f64::from(*r)).sum();
+                let size: f64 = r.iter().map(|r| f64::from(r * r)).sum();
+                assert!(product.abs() <= 1e-5 * size, "{dim} components, {bits} bits: {product} of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_of_known_residuals() {
+        // w is 1, 1/4, 1, 1/2. Of the levels 3, 1, 3, 1 the product is 27/4 and the square 20; of 3, 1, 3, 3, which finer
+        // grids have, 31/4 and 28.
+        let codec = codec(4, 2);
+        let (codes, decoded) = round_trip(&codec, &[14.0, 11.0, 6.0, 12.0], &[10.0; 4]);
+        let step = 1.35f32;
+        assert_eq!(codes[..4], step.to_le_bytes());
+        // Codes 3, 2, 0, 2 of components 0 to 3, whose bits have the places 0, 8, 16 and 24.
+        assert_eq!(codes[4..8], [1, 1, 0, 1]);
+        assert_eq!(codes[8..12], [1, 0, 0, 0]);
+        assert_eq!(decoded, [10.0 + step * 3.0, 10.0 + step, 10.0 + step * -3.0, 10.0 + step]);
+        assert_eq!(codes.len(), row_bytes(4, 2));
+    }
+
+    #[test]
+    fn residuals_at_the_ends_of_f32() {
+        let codec = codec(3, 5);
+        let centroid = [0.5, -1.0, 0.0];
+        let zero = round_trip(&codec, &centroid, &centroid);
+        assert_eq!(zero, (vec![0; row_bytes(3, 5)], centroid.to_vec()));
+        let tiny = [f32::from_bits(1), 0.0, f32::MIN_POSITIVE];
+        assert_eq!(round_trip(&codec, &tiny, &[0.0; 3]), (vec![0; row_bytes(3, 5)], vec![0.0; 3]));
+        for unit in [1e-30, 1e30] {
+            let rows = [unit, -2.0 * unit, 0.25 * unit];
+            let (codes, decoded) = round_trip(&codec, &rows, &[0.0; 3]);
+            assert_eq!(BitsScheme { bits: 5 }.defect(&codes, 0, 3, ElementType::F32), None);
+            for (x, r) in rows.iter().zip(decoded) {
+                assert!((x - r).abs() <= 0.09 * unit, "{x} became {r}");
+            }
+        }
+        for row in [[1.0, f32::MAX, 2.0], [1.0, f32::MIN, 2.0]] {
+            let centroids = [0.0, -row[1], 0.0];
+            let error = codec.encode(&row, Residuals { labels: &[0], centroids: &centroids }).unwrap_err();
+            assert!(matches!(error, Error::Overflow { derived: "residual", row: 0, column: 1 }), "{error}");
+            let error = codec.encode(&row, Residuals { labels: &[0], centroids: &[0.0; 3] }).unwrap_err();
+            assert!(matches!(error, Error::Overflow { derived: "residual", row: 0, column: 1 }), "{error}");
+        }
+    }
+
+    #[test]
+    fn damaged_codes_are_found() {
+        let scheme = BitsScheme { bits: 3 };
+        let dim = 37;
+        let bytes = row_bytes(dim, 3);
+        let rows: Vec<f32> = (0..4 * dim).map(|i| (i as f32).sin()).collect();
+        let (codes, _) = round_trip(&codec(dim, 3), &rows, &vec![0.0; dim]);
+        let defect = |codes: &[u8], from: usize| scheme.defect(codes, from, dim, ElementType::F32);
+        assert_eq!(defect(&codes, 0), None);
+        for from in (0..codes.len()).step_by(4) {
+            assert_eq!(defect(&codes[from..], from), None, "from byte {from}");
+        }
+        let damaged = |at: usize, value: u8| {
+            let mut codes = codes.clone();
+            codes[at] = value;
+            codes
+        };
+        // A negative step, NaN, and one above the greatest.
+        for value in [0xbf, 0x7f, 0x74] {
+            assert_eq!(defect(&damaged(2 * bytes + 3, value), 0), Some("a step of a code is not in range"));
+        }
+        // The second group has components 32 to 36, so bits 0 and 1 of byte 0 and bit 0 of the others are used.
+        for (byte, value) in [(0, 4), (1, 2), (3, 0x80)] {
+            let at = bytes - 12 + byte;
+            assert_eq!(defect(&damaged(at, value), 0), Some("unused bits of a code are set"), "byte {byte}");
+        }
+    }
+}
