@@ -108,6 +108,8 @@ const TABLE_BYTES: u32 = 64 << 10;
 const TABLE_CHUNKS: u32 = 2;
 
 pub(crate) const STAGES: u32 = 3;
+/// Number of stages for rows with steps.
+pub(crate) const UNPACKED_STAGES: u32 = 2;
 /// Largest number of pairs of neighbouring rows of a query that a lane handles together.
 const GROUP: usize = 4;
 /// Shared memory of a multiprocessor in bytes, on the devices with most. On other devices some blocks of a launch start
@@ -129,44 +131,54 @@ const fn block_rows(queries: u32, planes: bool) -> u32 {
 }
 
 /// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), the values of two tiles of rows, and
-/// with two `planes` 4 for the term of each query, and the steps of two tiles.
-const fn header_bytes(queries: u32, planes: bool) -> u32 {
+/// with two `planes` 4 for the term of each query, and with `steps` those of two tiles.
+const fn header_bytes(queries: u32, planes: bool, steps: bool) -> u32 {
     let values = 2 * TILE_ROWS * 4;
     if planes {
-        (queries * 20 + 2 * values).next_multiple_of(CHUNK_ALIGNMENT)
+        (queries * 20 + if steps { 2 * values } else { values }).next_multiple_of(CHUNK_ALIGNMENT)
     } else {
         (queries * 16 + values).next_multiple_of(128)
     }
 }
 
+/// Number of stages of the ring of [`resident_shared_bytes`] and [`streamed_shared_bytes`]. Rows with steps are unpacked
+/// into a stage while the product of the other one runs, so there is nothing to wait for in a third.
+const fn stages(steps: bool) -> u32 {
+    if steps { UNPACKED_STAGES } else { STAGES }
+}
+
 /// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with operands of `chunks` chunks that are
 /// resident.
-const fn resident_shared_bytes(queries: u32, planes: bool, chunks: u32) -> u32 {
+const fn resident_shared_bytes(queries: u32, planes: bool, steps: bool, chunks: u32) -> u32 {
     let rows_bytes = block_rows(queries, planes) * CHUNK_BYTES;
-    header_bytes(queries, planes) + chunks * rows_bytes + STAGES * CHUNK_TILE_BYTES
+    header_bytes(queries, planes, steps) + chunks * rows_bytes + stages(steps) * CHUNK_TILE_BYTES
 }
 
 /// As [`resident_shared_bytes`], if the queries are not resident.
-const fn streamed_shared_bytes(queries: u32, planes: bool) -> u32 {
-    header_bytes(queries, planes) + STAGES * (block_rows(queries, planes) * CHUNK_BYTES + CHUNK_TILE_BYTES)
+const fn streamed_shared_bytes(queries: u32, planes: bool, steps: bool) -> u32 {
+    let rows_bytes = block_rows(queries, planes) * CHUNK_BYTES;
+    header_bytes(queries, planes, steps) + stages(steps) * (rows_bytes + CHUNK_TILE_BYTES)
 }
 
 /// As [`resident_shared_bytes`], for codes whose halves, `table` bytes, are resident too.
 const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
-    header_bytes(queries, false) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
+    let header = header_bytes(queries, false, false);
+    header + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
 }
 
 // `wgmma` reads chunks that start at multiples of this.
-const _: () = assert!(header_bytes(64, false).is_multiple_of(CHUNK_ALIGNMENT));
-const _: () = assert!(header_bytes(APPEND_QUERIES, false).is_multiple_of(CHUNK_ALIGNMENT));
+const _: () = assert!(header_bytes(64, false, false).is_multiple_of(CHUNK_ALIGNMENT));
+const _: () = assert!(header_bytes(APPEND_QUERIES, false, false).is_multiple_of(CHUNK_ALIGNMENT));
 const _: () = {
     let mut queries = 16;
     while queries <= APPEND_QUERIES {
-        assert!(resident_shared_bytes(queries, false, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
-        assert!(streamed_shared_bytes(queries, false) <= LEAST_SHARED_BYTES);
+        assert!(resident_shared_bytes(queries, false, false, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(queries, false, false) <= LEAST_SHARED_BYTES);
         let planes = queries / 2;
-        assert!(resident_shared_bytes(planes, true, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
-        assert!(streamed_shared_bytes(planes, true) <= LEAST_SHARED_BYTES);
+        assert!(resident_shared_bytes(planes, true, false, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(planes, true, false) <= LEAST_SHARED_BYTES);
+        assert!(resident_shared_bytes(planes, true, true, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(planes, true, true) <= LEAST_SHARED_BYTES);
         queries *= 2;
     }
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
@@ -208,6 +220,8 @@ pub struct RowScan {
     pub table: bool,
     /// Whether queries are two planes of bytes, and pairs have terms ([`ScanLists::terms`]).
     pub planes: bool,
+    /// Whether rows have steps; only with `planes`.
+    pub steps: bool,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -233,13 +247,13 @@ impl RowScan {
     ) -> (&'static Kernel<ScanLists>, LaunchConfig) {
         let (queries, chunks) = (self.queries(tile), launch.stride.div_ceil(CHUNK));
         let table = if self.table { launch.table_bytes() } else { 0 };
-        let planes = self.planes;
+        let (planes, steps) = (self.planes, self.steps);
         let (residence, shared_bytes) = if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
             (Residence::Resident, table_shared_bytes(queries, chunks, table))
         } else if !self.table && chunks <= resident_chunks(block_rows(queries, planes)) {
-            (Residence::Resident, resident_shared_bytes(queries, planes, chunks))
+            (Residence::Resident, resident_shared_bytes(queries, planes, steps, chunks))
         } else {
-            (Residence::Streamed, streamed_shared_bytes(queries, planes))
+            (Residence::Streamed, streamed_shared_bytes(queries, planes, steps))
         };
         let kernel = (self.kernel)((instruction, tile, residence));
         let by_memory = MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES);
@@ -470,13 +484,13 @@ impl Header {
     /// # Safety
     /// The block has [`header_bytes`] of dynamic shared memory.
     #[device_inline]
-    unsafe fn new(queries: u32, planes: bool) -> Header {
+    unsafe fn new(queries: u32, planes: bool, steps: bool) -> Header {
         let at = shared::dynamic::<u8>();
         // SAFETY: the lengths of the parts add up to `header_bytes`.
         unsafe {
             let factors = at.add(queries * 8).cast::<f32>();
             let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast::<f32>());
-            let (terms, end) = (values.add(2 * TILE_ROWS), at.add(header_bytes(queries, planes)));
+            let (terms, end) = (values.add(2 * TILE_ROWS), at.add(header_bytes(queries, planes, steps)));
             Header { targets: at.cast(), factors, numbers, values, terms, steps: terms.add(queries), end }
         }
     }
@@ -815,7 +829,7 @@ pub(crate) unsafe fn scan<
     // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the
     // storage has a whole tile of rows from the start of every list's last tile.
     unsafe {
-        let header = Header::new(QUERIES, R::PLANES);
+        let header = Header::new(QUERIES, R::PLANES, R::STEPS);
         let rows_bytes = block_rows(QUERIES, R::PLANES) * CHUNK_BYTES;
         let pass = Pass { at: header.end, rows_bytes, chunks, tiles: 0, stages: R::STAGES };
         let (ring, stage_bytes) = pass.ring(RESIDENT);

@@ -37,8 +37,8 @@ use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{
-    CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
-    scan_kernels,
+    CHUNK_BYTES, ROWS_A_THREAD, Residence, Rows, ScanKey, ScanLists, THREADS, Tile, UNPACKED_STAGES, chunk_offset,
+    scan, scan_kernels,
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
@@ -61,53 +61,54 @@ pub const fn row_bytes(dim: usize, bits: u32) -> usize {
 
 /// The scans of codes of bits.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan = RowScan { kernel: scan_bits, append_queries: 64, table: false, planes: true };
+pub const SCAN: RowScan =
+    RowScan { kernel: scan_bit_codes, append_queries: 64, table: false, planes: true, steps: true };
 
 scan_kernels! {
-    fn scan_bits(key: ScanKey) {
+    fn scan_bit_codes(key: ScanKey) {
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
-            scan_bits_64 = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
+            scan_bit_codes_64 = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
-            scan_bits_64_streamed = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
+            scan_bit_codes_64_streamed = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bits_16 = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16 = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_bits_16_streamed = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
+            scan_bit_codes_16_streamed = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_bits(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
+            append_bit_codes(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
-            append_bits_streamed(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
+            append_bit_codes_streamed(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
-            scan_bits_64_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, false>,
+            scan_bit_codes_64_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, false>,
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
-            scan_bits_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, false>,
+            scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_bits_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, true>,
+            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_bits_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, true>,
+            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
 
 rerank_kernels! {
     /// The kernel that re-ranks codes.
     pub fn reranking(key: PerQuery) {
-        PerQuery::Block => rerank_bits(min_blocks = 3) = by_block::<Bits>,
-        PerQuery::Warp => rerank_few_bits(min_blocks = 3) = by_warp::<Bits>,
+        PerQuery::Block => rerank_bit_codes(min_blocks = 3) = by_block::<Bits>,
+        PerQuery::Warp => rerank_few_bit_codes(min_blocks = 3) = by_warp::<Bits>,
     }
 }
 
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
     pub fn rescanning(key: Rescanned) {
-        Rescanned::Neighbors => rescan_bits = rescan::<Bits>,
-        Rescanned::Count => count_bits = count::<Bits>,
+        Rescanned::Neighbors => rescan_bit_codes = rescan::<Bits>,
+        Rescanned::Count => count_bit_codes = count::<Bits>,
     }
 }
 
 measure_kernels! {
     /// The kernel that measures codes.
     pub fn measuring() {
-        measure_bits = measure::<Bits>,
+        measure_bit_codes = measure::<Bits>,
     }
 }
 
@@ -237,7 +238,7 @@ impl Rows for Unpacked {
     const PARTIAL: bool = true;
     const PLANES: bool = true;
     const STEPS: bool = true;
-    const STAGES: u32 = STAGES;
+    const STAGES: u32 = UNPACKED_STAGES;
     /// The signs of the thread's components, for each of its rows.
     type Ahead = [u32; ROWS_A_THREAD];
 

@@ -32,7 +32,7 @@ pub const fn scan_of(key: ByteKey) -> RowScan {
         ByteKey::U8 => scan_u8,
         ByteKey::I8 => scan_i8,
     };
-    RowScan { kernel, append_queries: APPEND_QUERIES, table: false, planes: false }
+    RowScan { kernel, append_queries: APPEND_QUERIES, table: false, planes: false, steps: false }
 }
 
 scan_kernels! {

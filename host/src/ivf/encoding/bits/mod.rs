@@ -15,7 +15,8 @@
 //! al. 2024, arXiv 2405.12497 and 2409.09913). Among all steps the code takes one whose levels have nearly the greatest
 //! cosine to y, and step · levels is the projection of y onto the levels. So what the code leaves out, y − step · levels,
 //! is orthogonal to them, and has the length √(1 − cos²)·‖y‖. For normal components of the same variance √(1 − cos²) is
-//! .603, .345, .194, .108, .059, .032, .018 and .009 for 1 to 8 bits (optimal uniform steps); a test compares.
+//! .603, .345, .194, .108, .059, .032, .018 and .009 for 1 to 8 bits, with the best step for all of them. With a step of
+//! their own, vectors of 384 components have .598, .340, .188, .102, .054, .028, .014 and less (a test compares).
 //!
 //! # Algorithm
 //! ```text
@@ -377,7 +378,8 @@ mod tests {
             let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
             let left = square(&mut rows.iter().zip(&decoded).map(|(x, r)| x - r));
             let ratio = (left / square(&mut rows.iter().copied())).sqrt();
-            assert!((0.93..1.07).contains(&(ratio / theory)), "{bits} bits: {ratio} where {theory} is expected");
+            // A finite vector has a greatest component, so fine grids do better than for all normal numbers.
+            assert!((0.7..1.0).contains(&(ratio / theory)), "{bits} bits: {ratio} where {theory} is expected");
         }
     }
 
