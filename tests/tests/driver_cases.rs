@@ -119,6 +119,7 @@ fn memory_of_a_vector() -> Outcome {
             "IVF-Flat" => coded(Encoding::Flat)?,
             "IVF-F16" => coded(Encoding::F16)?,
             "IVF-SQ8" => coded(Encoding::Scalar8)?,
+            "IVF-Bits, b = 4 bits" => coded(Encoding::Bits { bits: 4 })?,
             "IVF-PQ, 32 bytes" => coded(Encoding::Pq { sub_quantizers: 32, bits: 8, rotate: false })?,
             "graph, e = 32 edges" => graph::<f32>(DIM, 32)?,
             "shifted sort, d = 3" => (None, shifted(3)?),
@@ -136,7 +137,7 @@ fn memory_of_a_vector() -> Outcome {
         }
         checked += 1;
     }
-    if checked == 11 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
+    if checked == 12 { Ok(()) } else { Err(format!("{checked} rows were checked")) }
 }
 
 fn number(text: &str) -> Result<f64, String> {

@@ -215,11 +215,12 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             add(large, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Large);
         }
         // Each number of bits, with dimensions below, at and beyond groups of 32 and chunks of 128, and with more than fit
-        // in shared memory with 64 queries.
+        // in shared memory with 64 queries. The reference rotates vectors by plain loops, so large dimensions have fewer.
         for (bits, dim) in (1..=8).zip([35, 1, 330, 64, 129, 12, 96, 6]) {
             let coded = Encoding::Bits { bits };
+            let many = if dim > 64 { 1_200 } else { 5_000 };
             for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {
-                let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, 5_000, 40, 200, 40, 7));
+                let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, many, 20, 200, 40, 7));
                 add(small, metric, ElementType::F32, coded, data, Size::Small);
                 add(large, metric, ElementType::F32, coded, data, Size::Large);
             }
@@ -228,15 +229,16 @@ pub fn ivf_cases() -> Vec<IvfCase> {
         {
             let coded = Encoding::Bits { bits };
             add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, coded, data, Size::Small);
-            add(shape(100, 6_000, 30, 50, 50, 6), metric, ElementType::F32, coded, data, Size::Large);
+            add(shape(50, 3_000, 30, 50, 50, 6), metric, ElementType::F32, coded, data, Size::Large);
         }
-        for bits in [2, 5, 8] {
-            let (small, large) = (shape(24, 400, 3, 60, 4, 2), shape(96, 8_000, 100, 600, 10, 67));
-            add(small, metric, ElementType::F32, Encoding::Bits { bits }, VectorData::Gaussian, Size::Small);
-            add(large, metric, ElementType::F32, Encoding::Bits { bits }, VectorData::Gaussian, Size::Large);
+        // Lists that many queries probe.
+        for (bits, data) in [2, 5, 8].into_iter().zip([VectorData::Gaussian, VectorData::Line, VectorData::Ties]) {
+            let (small, large) = (shape(24, 400, 3, 60, 4, 2), shape(40, 4_000, 60, 600, 10, 41));
+            add(small, metric, ElementType::F32, Encoding::Bits { bits }, data, Size::Small);
+            add(large, metric, ElementType::F32, Encoding::Bits { bits }, data, Size::Large);
         }
         for element in [ElementType::F16, ElementType::U8] {
-            let (small, large) = (shape(20, 200, 6, 3, 20, 2), shape(130, 8_000, 50, 90, 30, 9));
+            let (small, large) = (shape(20, 200, 6, 3, 20, 2), shape(70, 2_000, 20, 90, 30, 9));
             add(small, metric, element, Encoding::Bits { bits: 4 }, VectorData::Gaussian, Size::Small);
             add(large, metric, element, Encoding::Bits { bits: 4 }, VectorData::Gaussian, Size::Large);
         }

@@ -25,7 +25,9 @@ pub const ALL: &[Scenario] = &[
     ("ivf::merge::of_parts_is_the_whole_pq", |device| merge(device, Metric::L2, PQ)),
     ("ivf::merge::of_parts_is_the_whole_f16", |device| merge(device, Metric::InnerProduct, Encoding::F16)),
     ("ivf::merge::of_parts_is_the_whole_sq8", |device| merge(device, Metric::L2, Encoding::Scalar8)),
-    ("ivf::merge::of_parts_is_the_whole_bits", |device| merge(device, Metric::Cosine, Encoding::Bits { bits: 7 })),
+    ("ivf::merge::of_parts_is_the_whole_bits", |device| {
+        merge(device, Metric::InnerProduct, Encoding::Bits { bits: 7 })
+    }),
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),

@@ -67,25 +67,25 @@ pub const SCAN: RowScan =
 scan_kernels! {
     fn scan_bit_codes(key: ScanKey) {
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
-            scan_bit_codes_64 = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
+            scan_bit_codes_64 = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
-            scan_bit_codes_64_streamed = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
+            scan_bit_codes_64_streamed = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bit_codes_16 = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16 = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_bit_codes_16_streamed = scan::<Unpacked, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
+            scan_bit_codes_16_streamed = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_bit_codes(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
+            append_bit_codes(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
-            append_bit_codes_streamed(min_blocks = 1) = scan::<Unpacked, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
+            append_bit_codes_streamed(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
-            scan_bit_codes_64_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, false>,
+            scan_bit_codes_64_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, true, false>,
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
-            scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, false>,
+            scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, true, true>,
+            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked, Wgmma<16, I8>, 1, 16, 64, false, true>,
+            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
 
@@ -100,7 +100,7 @@ rerank_kernels! {
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
     pub fn rescanning(key: Rescanned) {
-        Rescanned::Neighbors => rescan_bit_codes = rescan::<Bits>,
+        Rescanned::Neighbors => rescan_bit_codes(min_blocks = 2) = rescan::<Bits>,
         Rescanned::Count => count_bit_codes = count::<Bits>,
     }
 }
@@ -224,15 +224,16 @@ impl Operand4 for Bits {
     }
 }
 
-/// Codes that become levels on the way to shared memory.
+/// Codes that become levels on the way to shared memory. A thread unpacks `TOGETHER` rows together, so that their loads
+/// wait for memory at the same time: with `mma.sync`, whose sums take the registers, one.
 #[derive(Clone, Copy)]
-pub(crate) struct Unpacked {
+pub(crate) struct Unpacked<const TOGETHER: usize> {
     codes: Bits,
     /// Number of groups of a row.
     groups: u32,
 }
 
-impl Rows for Unpacked {
+impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
     const DENSE: bool = false;
     const FACTORS: bool = true;
     const PARTIAL: bool = true;
@@ -281,19 +282,30 @@ impl Rows for Unpacked {
         unsafe {
             let to = to.add(chunk_offset(row, part));
             unroll::<ROWS_A_THREAD>(|i| {
-                let down = i as u32 * (THREADS / 8);
-                let mut words = [0u32; 4];
+                if !i.is_multiple_of(TOGETHER) {
+                    return;
+                }
+                let of = |j: usize| (i + j) as u32 * (THREADS / 8);
+                let mut words = [[0u32; 4]; TOGETHER];
                 if group < self.groups {
-                    let from = self.codes.group(first + row + down, group);
-                    let (mut low, mut bit) = ([0u32; 4], 1);
+                    let mut from = [core::ptr::null(); TOGETHER];
+                    unroll::<TOGETHER>(|j| from[j] = self.codes.group(first + row + of(j), group));
+                    let mut bit = 1;
                     while bit < bits {
-                        let plane = global::load_nc(from.wrapping_add(bit as usize)) >> s;
-                        unroll::<4>(|q| low[q] = more(low[q], plane, q as u32));
+                        let mut planes = [0; TOGETHER];
+                        unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
+                        unroll::<TOGETHER>(|j| {
+                            let plane = planes[j] >> s;
+                            unroll::<4>(|q| words[j][q] = more(words[j][q], plane, q as u32));
+                        });
                         bit += 1;
                     }
-                    unroll::<4>(|q| words[q] = levels(signs[i] >> s, q as u32, low[q], bits));
+                    unroll::<TOGETHER>(|j| {
+                        let signs = signs[i + j] >> s;
+                        unroll::<4>(|q| words[j][q] = levels(signs, q as u32, words[j][q], bits));
+                    });
                 }
-                to.add(down * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words));
+                unroll::<TOGETHER>(|j| to.add(of(j) * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words[j])));
             });
         }
     }
