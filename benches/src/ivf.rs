@@ -18,7 +18,7 @@ use crate::vectors::{Truth, all_right};
 /// Arguments of `ivf`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Encodings of the vectors: flat, f16, sq8, or pq and the bytes of its code.
+    /// Encodings of the vectors: flat, f16, sq8, pq and the bytes of its code, or bits and those of a component.
     #[arg(long, value_delimiter = ',', default_value = "flat,f16,sq8,pq16,pq32,pq64", value_parser = encoding)]
     encodings: Vec<Encoding>,
     /// Lists of each index.

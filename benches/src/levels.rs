@@ -17,7 +17,7 @@ use crate::{Failure, Outcome};
 /// Arguments of `levels`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Encodings of the vectors: flat, f16, sq8, or pq and the bytes of its code.
+    /// Encodings of the vectors: flat, f16, sq8, pq and the bytes of its code, or bits and those of a component.
     #[arg(long, value_delimiter = ',', default_value = "flat,pq16,pq32", value_parser = encoding)]
     encodings: Vec<Encoding>,
     /// Lists of each index.

@@ -32,7 +32,7 @@ pub struct Args {
     /// Vectors made and added at a time.
     #[arg(long, default_value_t = 500_000, value_parser = count)]
     batch: usize,
-    /// Encodings of the vectors: flat, f16, sq8, or pq and the bytes of its code.
+    /// Encodings of the vectors: flat, f16, sq8, pq and the bytes of its code, or bits and those of a component.
     #[arg(long, value_delimiter = ',', default_value = "pq32", value_parser = encoding)]
     encodings: Vec<Encoding>,
     /// Number of lists.

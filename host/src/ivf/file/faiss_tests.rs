@@ -190,6 +190,8 @@ fn what_faiss_cannot_have_is_refused() {
         let refused = trained::<f32>(Metric::Cosine, encoding).save_faiss(&path).err();
         assert!(matches!(refused, Some(Error::Mismatch { actual: "cosine", .. })), "{refused:?}");
     }
+    let refused = trained::<f32>(Metric::L2, Encoding::Bits { bits: 4 }).save_faiss(&path).err();
+    assert!(matches!(refused, Some(Error::Mismatch { what: "encoding for FAISS", actual: "bits", .. })), "{refused:?}");
     let one_list = IvfIndex::<f32>::builder(1, 1).encoding(Encoding::Scalar8).device(Device::Cpu);
     let mut wide = one_list.build().unwrap();
     wide.train(&[f32::MAX, -f32::MAX]).unwrap();
