@@ -68,6 +68,8 @@ struct ImagePlan<'a> {
     centroids: Reserved<f32>,
     f16_centroids: Reserved<u16>,
     centroid_values: Reserved<f32>,
+    /// The matrix of the rotation, if there is one.
+    rotation: Option<Reserved<f32>>,
     centre: Reserved<f32>,
     /// Greatest component of the vectors, and then (cosine only) of the centroids.
     greatest: Reserved<u32>,
@@ -106,6 +108,7 @@ impl<'a> ImagePlan<'a> {
             centroids: layout.array(lists * stride),
             f16_centroids: layout.array(padded_lists * f16_stride),
             centroid_values: layout.array(padded_lists),
+            rotation: view.codec.rotation().map(|_| layout.array(dim * stride)),
             centre: layout.array(stride),
             greatest: layout.array(2),
             bounds: layout.array(6),
@@ -143,6 +146,7 @@ impl<'a> ImagePlan<'a> {
             centroids: memory.at(self.centroids).into(),
             f16_centroids: memory.at(self.f16_centroids).into(),
             centroid_values: memory.at(self.centroid_values).into(),
+            rotation: self.rotation.map(|rotation| memory.at(rotation).into()),
             centre: self.is_centred().then(|| memory.at(self.centre).into()),
             greatest: memory.at(greatest).into(),
             centroid_greatest: memory.at(centroid_greatest).into(),
@@ -184,6 +188,9 @@ impl<'a> ImagePlan<'a> {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
+            if let (Some(to), Some(rotation)) = (self.rotation, view.codec.rotation()) {
+                upload_rows(runtime, stream, shape, memory.at(to).as_bytes(), rotation.matrix())?;
+            }
             if self.is_centred() {
                 let centre = middle(view, held, self.centre.len());
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;

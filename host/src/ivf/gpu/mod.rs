@@ -63,7 +63,8 @@ use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::product::gpu::{VectorShape, upload_checked};
+use crate::pq::gpu::rotate::rotate;
+use crate::product::gpu::{VectorShape, upload_checked, upload_vectors};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, Input, Result, events};
@@ -182,6 +183,7 @@ impl IvfDevice {
                 let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
+                let mut unrotated = None;
                 let given = if in_place {
                     Some(part(search.queries(), own))
                 } else {
@@ -189,6 +191,10 @@ impl IvfDevice {
                 };
                 if let Some(to) = given {
                     upload_checked(runtime, stream, own, to, queries, Input::Queries)?;
+                } else if let Some(queries) = view.unrotated(queries)? {
+                    let (to, queries) = (search.unrotated(&rows), VectorSlice::of(&queries, dim));
+                    upload_vectors(runtime, stream, wide, to.as_bytes(), queries)?;
+                    unrotated = Some(to);
                 } else {
                     let queries = view.queries(queries, self.device)?;
                     let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
@@ -199,6 +205,10 @@ impl IvfDevice {
                 }
                 if let (Some(given), Some(to)) = (given, widened) {
                     search.widen(own, (given.into(), rows.len() as u32), None, part(to, wide).cast())?;
+                }
+                if let (Some(from), Some(matrix)) = (unrotated, search.resident.image.rotation) {
+                    let (from, to) = ((from.into(), rows.len() as u32), part(search.queries(), wide).cast());
+                    rotate(search.on, wide, from, (matrix, dim as u32), (to, wide.stride() as u32))?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }

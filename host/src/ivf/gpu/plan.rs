@@ -171,6 +171,8 @@ pub(super) struct SearchPlan {
     /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
+    /// The queries before they are rotated; empty without a rotation.
+    pub unrotated: Reserved<f32>,
     pub operands: OperandsPlan,
     /// The operands of the coarse quantizer, unless centroids are compared exactly or the operands are those of the
     /// list scan. They are not with operands of bytes, nor with cosine of vectors as they were added.
@@ -257,6 +259,7 @@ impl SearchPlan {
             compares_lists,
             narrow_queries: narrow.then(|| layout.array(narrow_bytes)),
             queries: layout.array(components),
+            unrotated: layout.array(if image.rotation.is_some() { components } else { 0 }),
             operands: OperandsPlan::reserve(&mut layout, queries, operand_stride),
             coarse_operands: ((cosine || bytes) && !compares_centroids)
                 .then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),

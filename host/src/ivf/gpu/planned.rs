@@ -25,7 +25,6 @@ use std::iter::successors;
 use std::sync::{Arc, Weak};
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::product::canonical::Canonical;
 
 use super::device::IvfDevice;
 use super::image::Resident;
@@ -39,14 +38,12 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::ivf::SearchRequest;
 use crate::ivf::view::View;
+use crate::pq::gpu::rotate::rotate;
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::search::staging::{StagedRows, stage_rows};
 use crate::search::{Found, Given, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::threads::apart;
 use crate::{ElementType, Error, Metric, Result, events};
-
-/// Number of warps that compute a rotated query.
-const ROTATING_WARPS: u32 = 8;
 
 /// Device arrays that all searches of a plan share.
 #[derive(Clone, Copy)]
@@ -266,22 +263,8 @@ impl ListSearch {
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
             search.widen(own, (staged.into(), count), Some(refused.into()), widened)?;
-            let launch = Canonical {
-                queries: widened.as_bytes().into(),
-                base: tables.at(matrix).as_bytes().into(),
-                stride: wide.stride() as u32,
-                query_count: count,
-                metric: wide.metric.of_kernel(),
-                query_squares: None,
-                base_squares: Ptr::empty(),
-                rows: None,
-                counts: None,
-                columns: own.dim as u32,
-                slices: ROTATING_WARPS.min(own.dim as u32),
-                list_stride: own.dim as u64,
-                distances: rotated,
-            };
-            runtime.launch(stream, Canonical::kernel(wide.row_key()), launch.config(), launch)?;
+            let matrix = (tables.at(matrix).into(), own.dim as u32);
+            rotate(search.on, wide, (widened.into(), count), matrix, (rotated, own.dim as u32))?;
             // A query that was refused became NaN, and so its rotated vector is refused.
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)

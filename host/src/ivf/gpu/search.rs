@@ -128,6 +128,12 @@ impl Search<'_> {
         all.skip(of.start * each).take(of.len() * own.row_bytes())
     }
 
+    /// The place for some of the queries before they are rotated.
+    pub fn unrotated(&self, of: &Range<usize>) -> PtrMut<f32> {
+        let stride = self.resident.image.stride() as usize;
+        self.at(self.plan.unrotated).skip(of.start * stride).take(of.len() * stride)
+    }
+
     /// The place for queries as f32, if it is a separate one.
     pub fn wide_queries(&self) -> Option<PtrMut<u8>> {
         self.plan.narrow_queries.map(|_| self.at(self.plan.queries).as_bytes())

@@ -1,4 +1,4 @@
 //! Product quantization on a device: codes of vectors, and products of rows with a matrix.
 
 pub(crate) mod encode;
-pub(super) mod rotate;
+pub(crate) mod rotate;

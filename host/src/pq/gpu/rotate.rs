@@ -1,10 +1,10 @@
-//! Rotation on a device: canonical inner products of rows with the rows of a matrix, by the kernel that re-ranks
-//! candidates.
+//! Rotation on a device: canonical inner products of vectors with the rows of a matrix.
 
-use cuda_std::Ptr;
-use warpann_kernels::product::canonical::Canonical;
+use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::pq::rotate::Rotate;
 
 use crate::device::lanes::Lanes;
+use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling, bus_rows};
@@ -12,8 +12,23 @@ use crate::element::ElementType;
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::{Metric, Result};
 
-/// Number of warps per multiprocessor below which the products of a row are divided among warps.
-const WARPS_PER_MULTIPROCESSOR: u64 = 64;
+/// Enqueues the rotation of vectors on a device. All are f32 of the shape `shape`; `matrix` has a number of rows, and `to`
+/// a distance from one result to the next, at least as many components, which ends with zeros.
+///
+/// # Safety
+/// The arrays are as long as their numbers say, and written before in the stream.
+pub(crate) unsafe fn rotate(
+    OnStream { runtime, stream }: OnStream<'_>,
+    shape: VectorShape,
+    (vectors, count): (Ptr<f32>, u32),
+    (matrix, rows): (Ptr<f32>, u32),
+    (to, to_stride): (PtrMut<f32>, u32),
+) -> Result<()> {
+    let slices = Rotate::slices(count, rows, runtime.limits().multiprocessors);
+    let launch = Rotate { vectors, count, stride: shape.stride() as u32, matrix, rows, slices, to, to_stride };
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, &Rotate::KERNEL, launch.config(), launch) }
+}
 
 /// Canonical inner products of each of the checked `rows` with each row of `matrix`: rows × matrix rows. All rows have
 /// `dim` components.
@@ -44,35 +59,19 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         unsafe { upload_rows(runtime, &lane.stream, shape, device_matrix.as_bytes(), matrix)? };
         runtime.synchronize(&lane.stream)
     })?;
-    let multiprocessors = u64::from(runtime.limits().multiprocessors);
     let ((rows_place, products_place), tile_layout) = &tiling.plan;
     tiling.run(runtime, &pool, out.chunks_mut(tiling.rows * columns), |lane, tile, out| {
         let count = tile.len();
         let rows = &rows[tile.start * dim..tile.end * dim];
-        let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count as u64).clamp(1, columns as u64);
         let scratch = lane.scratch(runtime, tile_layout.bytes())?;
         let device_rows = scratch.at(*rows_place).take(count * shape.stride());
         let products = scratch.at(*products_place).take(count * columns);
-        // SAFETY: a tile has at most the number of rows that its place has room for. Without lists the kernel visits
-        // rows 0 to `columns` of the matrix, all of which exist. The copy to the host waits for the kernel.
+        // SAFETY: a tile has at most the number of rows that its place has room for. The copy to the host waits for the
+        // kernel.
         unsafe {
             upload_rows(runtime, &lane.stream, shape, device_rows.as_bytes(), rows)?;
-            let launch = Canonical {
-                queries: device_rows.as_bytes().into(),
-                base: device_matrix.as_bytes().into(),
-                stride: shape.stride() as u32,
-                query_count: count as u32,
-                metric: shape.metric.of_kernel(),
-                query_squares: None,
-                base_squares: Ptr::empty(),
-                rows: None,
-                counts: None,
-                columns: columns as u32,
-                slices: slices as u32,
-                list_stride: columns as u64,
-                distances: products,
-            };
-            runtime.launch(&lane.stream, Canonical::kernel(shape.row_key()), launch.config(), launch)?;
+            let (vectors, on) = ((device_rows.into(), count as u32), OnStream { runtime, stream: &lane.stream });
+            rotate(on, shape, vectors, (device_matrix.into(), columns as u32), (products, columns as u32))?;
             runtime.copy_to_host(&lane.stream, out, products)
         }
     })?;
