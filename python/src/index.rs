@@ -714,8 +714,8 @@ fn or_float32<'py>(py: Python<'py>, dtype: Option<&Bound<'py, PyAny>>) -> Bound<
 ///     dim, metric, dtype, device, memory_budget: as for :class:`FlatIndex`.
 ///     lists: number of lists: between √n and 16 √n for n vectors.
 ///     encoding: what the index keeps of a vector: "flat" (the vector), "f16", "sq8" (a byte a component), "pq:16x8"
-///         (product quantization by 16 sub-quantizers of 8 bits), "opq:16x8" (the same with a rotation), "bits:4" (4 bits
-///         a component, 1 to 8, after a random rotation).
+///         (product quantization by 16 sub-quantizers of 8 bits), "opq:16x8" (the same with a rotation), "bits:4" (4
+///         bits a component, 1 to 8, after a random rotation).
 ///     seed: of the training. The same seed and vectors give the same index.
 ///     iterations: of the k-means that finds the centroids.
 ///     points_per_centroid: largest number of training vectors for each centroid.

@@ -221,11 +221,11 @@ impl Rotation {
 
     /// A random rotation that mixes all components, by a seed: the same matrix everywhere.
     ///
-    /// Four rounds of random signs, a fast Hadamard transform of 2^⌊log₂ dim⌋ components, the first and the last by turns,
-    /// and a turn by 45° of the planes of components i and i + ⌊dim / 2⌋. Each of these is orthogonal, so no component is
-    /// padded, whatever the dimension (the rotation of the RaBitQ library). Transforms of the first and the last in one
-    /// round, without signs between them, nearly cancel if dim is 2^n + 1. O(dim² · log dim) for the matrix; the rounding
-    /// to f32 is that of [`train`](Self::train).
+    /// Four rounds of random signs, a fast Hadamard transform of 2^⌊log₂ dim⌋ components, the first and the last by
+    /// turns, and a turn by 45° of the planes of components i and i + ⌊dim / 2⌋. Each of these is orthogonal, so no
+    /// component is padded, whatever the dimension (the rotation of the RaBitQ library). Transforms of the first and
+    /// the last in one round, without signs between them, nearly cancel if dim is 2^n + 1. O(dim² · log dim) for the
+    /// matrix; the rounding to f32 is that of [`train`](Self::train).
     pub(crate) fn mixing(dim: usize, seed: u64) -> Result<Rotation> {
         let mut random = Random::new(seed);
         let rounds: Vec<Vec<bool>> =

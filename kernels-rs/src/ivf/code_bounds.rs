@@ -4,8 +4,8 @@
 //! by the same formula (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once
 //! for an index.
 //!
-//! Codes of bytes and of bits are their own operands ([`crate::ivf::code_queries`]): they need no scale, and the formula is the
-//! vector that their products stand for.
+//! Codes of bytes and of bits are their own operands ([`crate::ivf::code_queries`]): they need no scale, and the
+//! formula is the vector that their products stand for.
 //!
 //! # Cosine
 //! A code of a normalised vector stands for a vector r whose length is not 1, and the distance is ⟨x, r⟩ / (‖x‖ ‖r‖).

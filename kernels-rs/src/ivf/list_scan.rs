@@ -29,8 +29,8 @@
 //!
 //! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
 //! ([`crate::ivf::code_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
-//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term. Codes of
-//! fewer bits become bytes on their way to shared memory, and each row's products are multiplied by its step
+//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term. Codes
+//! of fewer bits become bytes on their way to shared memory, and each row's products are multiplied by its step
 //! ([`crate::ivf::encoding::bits`]).
 //!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
@@ -141,8 +141,8 @@ const fn header_bytes(queries: u32, planes: bool, steps: bool) -> u32 {
     }
 }
 
-/// Number of stages of the ring of [`resident_shared_bytes`] and [`streamed_shared_bytes`]. Rows with steps are unpacked
-/// into a stage while the product of the other one runs, so there is nothing to wait for in a third.
+/// Number of stages of the ring of [`resident_shared_bytes`] and [`streamed_shared_bytes`]. Rows with steps are
+/// unpacked into a stage while the product of the other one runs, so there is nothing to wait for in a third.
 const fn stages(steps: bool) -> u32 {
     if steps { UNPACKED_STAGES } else { STAGES }
 }

@@ -1,5 +1,5 @@
-//! Scores of codes of one byte and of bits ([`PrepareCodeQueries`], [`PairTerms`] and the list scans): each is within its
-//! bound of the distance of the decoded vector, which is summed here in f64 by a plain loop.
+//! Scores of codes of one byte and of bits ([`PrepareCodeQueries`], [`PairTerms`] and the list scans): each is within
+//! its bound of the distance of the decoded vector, which is summed here in f64 by a plain loop.
 
 use cuda_std::emulator::Buffer;
 use cuda_std::global::U32x4;
@@ -290,8 +290,8 @@ impl Prepared {
             greatest_factor: bounds.as_mut_ptr().skip(4).take(1),
             code_norm: bounds.as_mut_ptr().skip(5),
         };
-        // SAFETY: the buffers are as long as the fields say.
         let measuring = if case.bits.is_some() { bits::measuring() } else { scalar8::measuring() };
+        // SAFETY: the buffers are as long as the fields say.
         unsafe { crate::launch(measuring, launch.config(), launch) };
         let floats = |len: usize| Buffer::<f32>::new_poisoned(len);
         let (mut factors, mut errors, mut shifts) = (floats(queries), floats(queries), floats(queries));

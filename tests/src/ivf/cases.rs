@@ -214,8 +214,9 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             add(small, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Small);
             add(large, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Large);
         }
-        // Each number of bits, with dimensions below, at and beyond groups of 32 and chunks of 128, and with more than fit
-        // in shared memory with 64 queries. The reference rotates vectors by plain loops, so large dimensions have fewer.
+        // Each number of bits, with dimensions below, at and beyond groups of 32 and chunks of 128, and with more than
+        // fit in shared memory with 64 queries. The reference rotates vectors by plain loops, so large dimensions have
+        // fewer.
         for (bits, dim) in (1..=8).zip([35, 1, 330, 64, 129, 12, 96, 6]) {
             let coded = Encoding::Bits { bits };
             let many = if dim > 64 { 1_200 } else { 5_000 };

@@ -113,9 +113,10 @@ impl<T: Element> IvfIndex<T> {
     /// O(bytes). A file that exists is replaced once the new one is complete.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine, and for an encoding that FAISS does not have; [`Error::OutOfRange`] for an id above 2⁶³ −
-    /// 1, or halves with a scale, which vectors below 1 have; [`Error::Overflow`] if f32 does not hold the range of a
-    /// component of residuals; [`Error::Io`]; [`Error::OutOfHostMemory`].
+    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine, and for an encoding that FAISS does not have;
+    /// [`Error::OutOfRange`] for an id above 2⁶³ − 1, or halves with a scale, which vectors below 1 have;
+    /// [`Error::Overflow`] if f32 does not hold the range of a component of residuals; [`Error::Io`];
+    /// [`Error::OutOfHostMemory`].
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let trained =
             self.kind.trained().filter(|_| self.is_trained()).ok_or(Error::NotTrained { call: "save_faiss" })?;

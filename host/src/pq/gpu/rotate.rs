@@ -12,8 +12,8 @@ use crate::element::ElementType;
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::{Metric, Result};
 
-/// Enqueues the rotation of vectors on a device. All are f32 of the shape `shape`; `matrix` has a number of rows, and `to`
-/// a distance from one result to the next, at least as many components, which ends with zeros.
+/// Enqueues the rotation of vectors on a device. All are f32 of the shape `shape`; `matrix` has a number of rows, and
+/// `to` a distance from one result to the next, at least as many components, which ends with zeros.
 ///
 /// # Safety
 /// The arrays are as long as their numbers say, and written before in the stream.

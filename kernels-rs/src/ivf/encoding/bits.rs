@@ -5,15 +5,15 @@
 //! r[i] = f32(c_l[i] + f32(step * level[i]))
 //! ```
 //!
-//! Levels of B bits are whole numbers: the odd ones of −2^B + 1 .. 2^B − 1 up to seven bits, and −128 .. 127 with eight.
-//! So a level is a signed byte, and with seven bits or fewer no level is the centroid itself: the best a few bits can do
-//! for components that are spread on both sides of it.
+//! Levels of B bits are whole numbers: the odd ones of −2^B + 1 .. 2^B − 1 up to seven bits, and −128 .. 127 with
+//! eight. So a level is a signed byte, and with seven bits or fewer no level is the centroid itself: the best a few
+//! bits can do for components that are spread on both sides of it.
 //!
 //! # Rows
 //! `code_bytes` bytes, a multiple of 4: the step as f32, and then, for each [`GROUP`] of 32 components, a word for each
-//! bit of the code, the sign first. The code of component 4·s + e of a group has its bits at place 8·e + s of the words.
-//! So `(word >> s) & 0x01010101` is one bit of the codes of four neighbours, a byte each, and codes become levels four at
-//! a time. Bits of components that a vector does not have are zero.
+//! bit of the code, the sign first. The code of component 4·s + e of a group has its bits at place 8·e + s of the
+//! words. So `(word >> s) & 0x01010101` is one bit of the codes of four neighbours, a byte each, and codes become
+//! levels four at a time. Bits of components that a vector does not have are zero.
 //!
 //! # Operands
 //! The levels as signed bytes, which the scan unpacks into shared memory, and queries as two planes of bytes
@@ -23,9 +23,9 @@
 //!
 //! # Cost
 //! A row is read as B/8 bytes for each component, and each thread unpacks 16 components of four rows with about 3·B
-//! instructions for each four: for B = 4 and 128 rows × 128 components 400 instructions a thread, where the products with
-//! 64 queries in two planes take 760 cycles of an H200's multiprocessor (1,442 TOPS of bytes) and unpacking 800 of its
-//! four schedulers. So unpacking and products are about equal, and two blocks of a multiprocessor overlap them.
+//! instructions for each four: for B = 4 and 128 rows × 128 components 400 instructions a thread, where the products
+//! with 64 queries in two planes take 760 cycles of an H200's multiprocessor (1,442 TOPS of bytes) and unpacking 800 of
+//! its four schedulers. So unpacking and products are about equal, and two blocks of a multiprocessor overlap them.
 //! Prediction: 1.5 to 2 times the time of the scan of [`super::scalar8`], from 1/2 of its bytes.
 
 use cuda_std::global::U32x4;
@@ -134,7 +134,7 @@ fn more(low: u32, plane: u32, s: u32) -> u32 {
 fn levels(signs: u32, s: u32, low: u32, bits: u32) -> u32 {
     // 1 for the lower half of all codes. Products of bytes with 0 or 1 have no carry.
     let lower = !(signs >> s) & ONES;
-    if bits < MOST_BITS { lower * (0x100 - (1 << bits)) | low << 1 | ONES } else { lower << 7 | low }
+    if bits < MOST_BITS { (lower * (0x100 - (1 << bits))) | (low << 1) | ONES } else { (lower << 7) | low }
 }
 
 impl Bits {

@@ -1,5 +1,5 @@
-//! Codes of bits on a device: the codes as they are, and the tables by which queries become bytes. The list scan unpacks
-//! the codes to levels, which are its operands.
+//! Codes of bits on a device: the codes as they are, and the tables by which queries become bytes. The list scan
+//! unpacks the codes to levels, which are its operands.
 
 use warpann_kernels::ivf::encoding::bits;
 

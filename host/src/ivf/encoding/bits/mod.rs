@@ -13,10 +13,11 @@
 //! A random rotation makes the components of any vector nearly normal, with the same variance, so the same few levels
 //! fit all of them, and nothing is learned but the lists (RaBitQ, Gao and Long 2024; its extension to more bits, Gao et
 //! al. 2024, arXiv 2405.12497 and 2409.09913). Among all steps the code takes one whose levels have nearly the greatest
-//! cosine to y, and step · levels is the projection of y onto the levels. So what the code leaves out, y − step · levels,
-//! is orthogonal to them, and has the length √(1 − cos²)·‖y‖. For normal components of the same variance √(1 − cos²) is
-//! .603, .345, .194, .108, .059, .032, .018 and .009 for 1 to 8 bits, with the best step for all of them. With a step of
-//! their own, vectors of 384 components have .598, .340, .188, .102, .054, .028, .014 and less (a test compares).
+//! cosine to y, and step · levels is the projection of y onto the levels. So what the code leaves out, y − step ·
+//! levels, is orthogonal to them, and has the length √(1 − cos²)·‖y‖. For normal components of the same variance √(1 −
+//! cos²) is .603, .345, .194, .108, .059, .032, .018 and .009 for 1 to 8 bits, with the best step for all of them. With
+//! a step of their own, vectors of 384 components have .598, .340, .188, .102, .054, .028, .014 and less (a test
+//! compares).
 //!
 //! # Algorithm
 //! ```text
@@ -399,8 +400,8 @@ mod tests {
 
     #[test]
     fn codes_of_known_residuals() {
-        // w is 1, 1/4, 1, 1/2. Of the levels 3, 1, 3, 1 the product is 27/4 and the square 20; of 3, 1, 3, 3, which finer
-        // grids have, 31/4 and 28.
+        // w is 1, 1/4, 1, 1/2. Of the levels 3, 1, 3, 1 the product is 27/4 and the square 20; of 3, 1, 3, 3, which
+        // finer grids have, 31/4 and 28.
         let codec = codec(4, 2);
         let (codes, decoded) = round_trip(&codec, &[14.0, 11.0, 6.0, 12.0], &[10.0; 4]);
         let step = 1.35f32;
