@@ -3,16 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::encoding::{Codec, to_f32};
 use super::lists::{Changes, CodeRows, Directory, Lists};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Metric, Result};
-
-/// Number of components that one task looks at.
-const RUN: usize = 1 << 16;
 
 /// An index, or one shard of it, as a back end sees it: trained, with at least one vector.
 ///
@@ -126,17 +121,16 @@ impl<'a> View<'a> {
         self.metric.probed_by().metric()
     }
 
-    /// The queries as [`queries`](Self::queries) transforms them, but for the rotation; `None` if there is no rotation,
-    /// or if a query has a component that is not finite or so large that f32 might not hold a rotated one, which is at
-    /// most √dim times the greatest.
+    /// The queries as [`queries`](Self::queries) transforms them, but for the rotation; `None` if there is none.
     pub(crate) fn unrotated<'q>(&self, queries: VectorSlice<'q>) -> Result<Option<Cow<'q, [f32]>>> {
-        if self.codec.rotation().is_none() {
-            return Ok(None);
-        }
-        let rows = to_f32(queries, self.metric.divides_by_norms())?;
+        self.codec.rotation().map(|_| to_f32(queries, self.metric.divides_by_norms())).transpose()
+    }
+
+    /// Whether f32 surely holds the rotated vectors of these, whose components are at most √dim times the greatest one.
+    /// Not so if a component is not finite.
+    pub(crate) fn rotates_safely(&self, rows: &[f32]) -> bool {
         let limit = f32::MAX / (2.0 * (self.dim as f32).sqrt());
-        let within = |some: &[f32]| some.iter().fold(true, |all, x| all & (x.abs() <= limit));
-        Ok(rows.par_chunks(RUN).all(within).then_some(rows))
+        rows.iter().fold(true, |all, x| all & (x.abs() <= limit))
     }
 
     /// The queries, transformed for comparison with centroids and stored vectors ([`Codec::transform`]).

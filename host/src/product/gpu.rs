@@ -397,9 +397,35 @@ pub(crate) unsafe fn upload_listed(
     unsafe { runtime.copy_rows_to_device(stream, to, numbers.len(), shape.row_bytes(), &write) }
 }
 
+/// As [`upload_vectors`]. Returns whether `accepts` holds for all parts of the rows, which it sees while they are
+/// copied, so memory is read once for both. The rows are on the device in either case.
+///
+/// # Safety
+/// As [`upload_rows`].
+pub(crate) unsafe fn upload_accepted(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: VectorShape,
+    to: PtrMut<u8>,
+    rows: VectorSlice<'_>,
+    accepts: impl Fn(VectorSlice<'_>) -> bool + Sync,
+) -> Result<bool> {
+    let accepted = AtomicBool::new(true);
+    let write = |some: Range<usize>, to: &mut [u8]| {
+        let some = rows.part(some);
+        if !accepts(some) {
+            accepted.store(false, Ordering::Relaxed);
+        }
+        write_padded(some.bytes(), shape, to);
+    };
+    // SAFETY: the caller promises that `to` has room for the rows.
+    unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write)? };
+    // The copy has waited for all threads that called `write`.
+    Ok(accepted.into_inner())
+}
+
 /// As [`upload_vectors`], for vectors that were not checked; `input` is what the caller calls them. The call checks
-/// that they are finite while it copies them, so memory is read once for both. Vectors that fail the check may be on
-/// the device after the error.
+/// that they are finite while it copies them. Vectors that fail the check may be on the device after the error.
 ///
 /// # Errors
 /// The errors of the device, and [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
@@ -414,18 +440,10 @@ pub(crate) unsafe fn upload_checked(
     rows: VectorSlice<'_>,
     input: Input,
 ) -> Result<()> {
-    let finite = AtomicBool::new(true);
-    let write = |some: Range<usize>, to: &mut [u8]| {
-        let some = rows.part(some);
-        if !with_components!(some, components: T => T::all_finite(components)) {
-            finite.store(false, Ordering::Relaxed);
-        }
-        write_padded(some.bytes(), shape, to);
-    };
-    // SAFETY: the caller promises that `to` has room for the rows.
-    unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write)? };
-    // The copy has waited for all threads that called `write`.
-    if finite.into_inner() { Ok(()) } else { rows.check_finite(input) }
+    let finite = |some: VectorSlice<'_>| with_components!(some, components: T => T::all_finite(components));
+    // SAFETY: as the caller promises.
+    let accepted = unsafe { upload_accepted(runtime, stream, shape, to, rows, finite)? };
+    if accepted { Ok(()) } else { rows.check_finite(input) }
 }
 
 /// Copies rows and fills the padding behind each row with zero bytes, which are the number 0 in every element type.

@@ -64,7 +64,7 @@ use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::pq::gpu::rotate::rotate;
-use crate::product::gpu::{VectorShape, upload_checked, upload_vectors};
+use crate::product::gpu::{VectorShape, upload_accepted, upload_checked};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, Input, Result, events};
@@ -193,9 +193,10 @@ impl IvfDevice {
                     upload_checked(runtime, stream, own, to, queries, Input::Queries)?;
                 } else if let Some(queries) = view.unrotated(queries)? {
                     let (to, queries) = (search.unrotated(&rows), VectorSlice::of(&queries, dim));
-                    upload_vectors(runtime, stream, wide, to.as_bytes(), queries)?;
-                    unrotated = Some(to);
-                } else {
+                    let safe = |some: VectorSlice<'_>| view.rotates_safely(bytemuck::cast_slice(some.bytes()));
+                    unrotated = upload_accepted(runtime, stream, wide, to.as_bytes(), queries, safe)?.then_some(to);
+                }
+                if given.is_none() && unrotated.is_none() {
                     let queries = view.queries(queries, self.device)?;
                     let (to, queries) = (part(search.queries(), wide), VectorSlice::of(&queries, dim));
                     upload_checked(runtime, stream, wide, to, queries, Input::Queries)?;

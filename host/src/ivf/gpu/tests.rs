@@ -17,7 +17,7 @@ use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
 use crate::search::Range as Within;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
+use crate::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors};
 
 /// Components in −1 .. 1, in clusters (times 100 for integer types).
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
@@ -842,4 +842,32 @@ fn batches_change_how_lists_are_read() {
         &cpu.search_with(&queries, k, &options).unwrap(),
         &small.search_with(&queries, k, &options).unwrap(),
     );
+}
+
+/// A device rotates queries, unless f32 might not hold what comes out: then the host does, and names it.
+#[test]
+fn large_queries_are_rotated_or_refused_as_on_the_cpu() {
+    let dim = 64;
+    let rows: Vec<f32> = (0..60 * dim).map(|i| ((i * i) as f32 * 0.37).sin()).collect();
+    let on = |device: Device| {
+        let builder = IvfIndex::<f32>::builder(dim, 3).encoding(Encoding::Bits { bits: 4 }).iterations(2);
+        let mut index = builder.device(device).build().unwrap();
+        index.train(&rows).unwrap();
+        index.add(&rows).unwrap();
+        index
+    };
+    let (cpu, device) = (on(Device::Cpu), on(Device::Emulator));
+    let matrix = cpu.rotation().unwrap().matrix();
+    // The first component of the rotated vector is `size`; those of the vector are smaller.
+    let query = |size: f64| matrix[..dim].iter().map(|&x| (f64::from(x) * size) as f32).collect::<Vec<f32>>();
+    for size in [1.0, 1e36, 1e38] {
+        let queries = [query(size), rows[..dim].to_vec()].concat();
+        assert_eq!(device.search(&queries, 5).unwrap(), cpu.search(&queries, 5).unwrap(), "{size}");
+    }
+    let queries = [rows[..dim].to_vec(), query(5e38)].concat();
+    assert!(queries.iter().all(|x| x.is_finite()));
+    for index in [&cpu, &device] {
+        let error = index.search(&queries, 5).unwrap_err();
+        assert!(matches!(error, Error::Overflow { derived: "rotated vector", row: 1, column: 0 }), "{error}");
+    }
 }
