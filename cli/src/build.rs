@@ -27,7 +27,8 @@ pub struct Args {
     rows: Option<usize>,
     /// Kind of index. A graph (graph), which finds more of the neighbours in less time; or an inverted file, which is
     /// made in less time, and keeps of each vector its components (ivf-flat), its components as half-precision numbers
-    /// (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer (ivf-pq).
+    /// (ivf-f16), a byte for each component (ivf-sq8), a few bits for each component (ivf-bits), or the code of a
+    /// product quantizer (ivf-pq).
     #[arg(long, value_parser = parse_kind, default_value = "ivf-flat")]
     pub kind: Made,
     /// With an inverted file: number of vectors that are read and added at a time; the index does not depend on it.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs warpann's tests and programs on a GPU host. Needs bash, tar and gzip; no Rust, no CUDA toolkit, no network.
+# Runs warpann's tests and programs on a GPU host. Needs bash, tar and xz; no Rust, no CUDA toolkit, no network.
 set -euo pipefail
 
 usage() {
@@ -35,8 +35,8 @@ else
     trap 'rm -rf "$folder"' EXIT
 fi
 # A folder that was unpacked before serves again, unless the archive is newer.
-if [[ ! -e $folder/unpacked || $here/warpann.tar.gz -nt $folder/unpacked ]]; then
-    tar -xzf "$here/warpann.tar.gz" -C "$folder"
+if [[ ! -e $folder/unpacked || $here/warpann.tar.xz -nt $folder/unpacked ]]; then
+    tar -xJf "$here/warpann.tar.xz" -C "$folder"
     touch "$folder/unpacked"
 fi
 

@@ -28,8 +28,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
     /// Kind of inverted file, which says what it keeps of each vector: its components (ivf-flat), its components as
-    /// half-precision numbers (ivf-f16), a byte for each component (ivf-sq8), or the code of a product quantizer
-    /// (ivf-pq).
+    /// half-precision numbers (ivf-f16), a byte for each component (ivf-sq8), a few bits for each component (ivf-bits),
+    /// or the code of a product quantizer (ivf-pq).
     #[arg(long, value_parser = parse_ivf_kind, default_value = "ivf-flat")]
     kind: IvfKind,
     #[command(flatten)]
