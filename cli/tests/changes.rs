@@ -36,10 +36,11 @@ fn build(files: &Folder, base: &str, out: &str, further: &str) {
     ));
 }
 
-const KINDS: [&str; 4] = [
+const KINDS: [&str; 5] = [
     "--kind ivf-flat",
     "--kind ivf-f16 --metric cosine",
     "--kind ivf-sq8 --metric ip",
+    "--kind ivf-bits --bits 5",
     "--kind ivf-pq --sub-quantizers 3 --bits 4",
 ];
 
