@@ -334,7 +334,7 @@ fn options_of_other_kinds_are_refused_by_name() {
     }
     files.refused(2, "search --base @base.fbin --query @query.fvecs --beam 3");
     files.refused(2, "search --index @x.graph --query @query.fvecs --beam 0");
-    assert!(files.refused(2, "build --base @base.fbin --out @new --kind hnsw").contains("ivf-pq, graph"));
+    assert!(files.refused(2, "build --base @base.fbin --out @new --kind hnsw").contains("ivf-pq, ivf-bits, graph"));
 }
 
 /// Every damage of a file is an error of every command, which changes nothing.

@@ -56,6 +56,8 @@ const FIRST_ITERATIONS: usize = 5;
 const TOLERANCE: f64 = 1e-4;
 /// Number of random sign vectors that a given matrix is tested with.
 const TRIALS: usize = 32;
+/// Number of products that the CPU computes sooner than a device gets its memory: about a millisecond.
+const FEW_PRODUCTS: usize = 1 << 22;
 /// Number of rounds of a random rotation.
 const MIXING_ROUNDS: usize = 4;
 /// Number of vectors of a task: the task reads the matrix once for all of them.
@@ -244,11 +246,13 @@ impl Rotation {
         Ok(Rotation { dim, matrix, transposed })
     }
 
-    /// The rows after the rotation, on a device.
+    /// The rows after the rotation, on a device; few rows on the CPU, which allocates nothing on the device and asks it
+    /// for nothing.
     ///
     /// # Errors
     /// As [`apply`](Self::apply); [`Error::Overflow`] if f32 cannot hold a rotated vector.
     pub(crate) fn applied_to<'a>(&self, rows: Cow<'a, [f32]>, device: Device) -> Result<Cow<'a, [f32]>> {
+        let device = if rows.len().saturating_mul(self.dim) <= FEW_PRODUCTS { Device::Cpu } else { device };
         let rows = self.apply(&rows, device)?;
         check_derived(&rows, self.dim, "rotated vector")?;
         Ok(Cow::Owned(rows))

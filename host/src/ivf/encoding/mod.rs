@@ -99,11 +99,13 @@ pub enum Encoding {
     Scalar8,
     /// One to eight bits for each component of the residual, after a rotation that mixes all components, and one step
     /// for all components of the vector: 4 + 4 · bits · ⌈dim / 32⌉ bytes. Training finds the lists only: the rotation
-    /// is random, by the seed of the index, and no value of other vectors is in a code. So vectors that come later and
-    /// are unlike the training vectors are coded as well as they. The code keeps cos² of the squared length of a
-    /// residual; √(1 − cos²) is about .60, .35, .19, .11, .06, .03, .02 and .01 for 1 to 8 bits. After RaBitQ (Gao and
-    /// Long 2024). Vectors with components above 10³⁰ are refused ([`Error::Overflow`](crate::Error::Overflow)). Under
-    /// cosine the vector is normalised first, and vectors of zeros are as with [`Encoding::Scalar8`].
+    /// is random, by the seed of the index, and no value of other vectors is in a code. So vectors of any length are
+    /// coded with the same relative error, but that is a share of their distance from the centroid: if vectors move
+    /// away from the lists, recall falls, and `drift` tells, as nothing is clamped. The code keeps cos² of the squared
+    /// length of a residual; √(1 − cos²) is about .60, .35, .19, .11, .06, .03, .02 and .01 for 1 to 8 bits. After
+    /// RaBitQ (Gao and Long 2024). Vectors with components above 10³⁰ are refused
+    /// ([`Error::Overflow`](crate::Error::Overflow)). Under cosine the vector is normalised first, and vectors of zeros
+    /// are as with [`Encoding::Scalar8`].
     Bits {
         /// Bits of each component, 1 to 8.
         bits: u32,
