@@ -190,7 +190,7 @@ def test_the_emulator_has_the_bits_of_the_cpu() -> None:
     reference.check_equal(moved.search(base[:4], 7), (found[0].distances, found[0].ids))
 
 
-@pytest.mark.parametrize("encoding", ["flat", "f16", "sq8", "pq:8x8", "opq:8x6", "bits:6"])
+@pytest.mark.parametrize("encoding", ["flat", "f16", "sq8", "pq:8x8", "opq:8x6", "bits:8"])
 def test_inverted_files_find_most(encoding: str) -> None:
     rng = np.random.default_rng(7)
     base = (rng.normal(size=(3000, 16)) + 4 * rng.integers(0, 4, (3000, 1))).astype(np.float32)
