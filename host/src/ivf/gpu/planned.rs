@@ -39,7 +39,7 @@ use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::ivf::SearchRequest;
 use crate::ivf::view::View;
 use crate::pq::gpu::rotate::rotate;
-use crate::product::gpu::{VectorShape, upload_rows};
+use crate::product::gpu::VectorShape;
 use crate::search::staging::{StagedRows, stage_rows};
 use crate::search::{Found, Given, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
 use crate::threads::apart;
@@ -50,8 +50,6 @@ use crate::{ElementType, Error, Metric, Result, events};
 struct Tables {
     /// A bit of each rank; `None` if there is no filter.
     filter: Option<Reserved<u32>>,
-    /// The matrix of the rotation; `None` if there is none.
-    matrix: Option<Reserved<f32>>,
     /// As [`Search::counters`].
     counters: Reserved<u32>,
     /// The queries of a tile as they came, padded; empty if they are compared in this form.
@@ -76,7 +74,6 @@ impl TableSizes {
         let rotated = if self.rotates { queries } else { 0 };
         Tables {
             filter: self.filter.map(|words| layout.array(words)),
-            matrix: self.rotates.then(|| layout.array(dim * stride)),
             counters: layout.array(COUNTERS),
             staged: layout.array(if self.transforms { queries.saturating_mul(self.shape.row_bytes()) } else { 0 }),
             widened: layout.array(rotated.saturating_mul(stride)),
@@ -197,15 +194,12 @@ impl IvfDevice {
         self.lanes.with(&self.runtime, |lane| {
             let (runtime, stream, tables) = (&self.runtime, &lane.stream, search.tables());
             let of = &search.plan.tables;
-            // SAFETY: the tables have room for a bit of each rank and for the matrix, and no other work uses them.
+            // SAFETY: the tables have room for a bit of each rank, and no other work uses them.
             unsafe {
                 runtime.fill(stream, tables.at(of.counters), 0)?;
                 if let (Some(to), Some(filter)) = (of.filter, request.filter) {
                     let words = &bytemuck::cast_slice(filter.words())[..to.len()];
                     runtime.copy_to_device(stream, tables.at(to), words)?;
-                }
-                if let (Some(to), Some(rotation)) = (of.matrix, view.codec.rotation()) {
-                    upload_rows(runtime, stream, search.wide(), tables.at(to).as_bytes(), rotation.matrix())?;
                 }
             }
             runtime.synchronize(stream)
@@ -257,14 +251,13 @@ impl ListSearch {
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
             given.stage(search.on, own, staged)?;
-            let Some(matrix) = of.matrix else {
+            let Some(matrix) = search.resident.image.rotation else {
                 return search.widen(own, (staged.into(), count), None, to.cast());
             };
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
             search.widen(own, (staged.into(), count), Some(refused.into()), widened)?;
-            let matrix = (tables.at(matrix).into(), own.dim as u32);
-            rotate(search.on, wide, (widened.into(), count), matrix, (rotated, own.dim as u32))?;
+            rotate(search.on, wide, (widened.into(), count), (matrix, own.dim as u32), (rotated, own.dim as u32))?;
             // A query that was refused became NaN, and so its rotated vector is refused.
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)
