@@ -103,7 +103,7 @@ pub enum Encoding {
     /// coded with the same relative error, but that is a share of their distance from the centroid: if vectors move
     /// away from the lists, recall falls, and `drift` tells, as nothing is clamped. The code keeps cos² of the squared
     /// length of a residual; √(1 − cos²) is about .60, .35, .19, .11, .06, .03, .02 and .01 for 1 to 8 bits. After
-    /// RaBitQ (Gao and Long 2024). Vectors with components above 10³⁰ are refused
+    /// RaBitQ (Gao and Long 2024). Vectors whose step would exceed 10³⁰ are refused
     /// ([`Error::Overflow`](crate::Error::Overflow)). Under cosine the vector is normalised first, and vectors of zeros
     /// are as with [`Encoding::Scalar8`].
     Bits {

@@ -113,7 +113,6 @@ fn floor(case: &IvfCase) -> Option<f64> {
         Encoding::F16 => Some(0.9),
         // Few components have few levels in all.
         Encoding::Bits { bits } if bits < 6 => None,
-        Encoding::Bits { .. } if case.growth == Growth::Moved => None,
         _ if case.growth == Growth::Moved => None,
         // The longest vectors, and those nearest to a query that is farther away than they are from each other, differ
         // by less than a code.
