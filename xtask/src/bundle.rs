@@ -9,8 +9,8 @@ use crate::shell::{self, Result, cargo};
 
 /// The largest size of the archive in bytes. Bundles are copied over slow links.
 const LIMIT: u64 = 60 << 20;
-/// Every program has the library and its kernels, so a dictionary that spans programs counts more than the effort: 20
-/// MB where gzip needs 68 (2026-11-30).
+/// Every program has the library and its kernels, so a dictionary that spans programs counts more than the effort: 21
+/// MB where gzip needed 68 (2026-11-30).
 const COMPRESS: &str = "xz --lzma2=preset=2,dict=128MiB";
 const RUN: &str = include_str!("bundle_run.sh");
 
