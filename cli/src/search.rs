@@ -151,6 +151,9 @@ pub struct Report {
     /// Number of candidates of each query that were refined.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidates: Option<usize>,
+    /// Whether more were refined until the results were proved.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    proved: bool,
     /// The largest distance of a neighbour.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<f32>,
@@ -298,7 +301,8 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
     }
     let options = options.widen(!args.options.no_widen).radius(args.options.within);
     let refiner = refiner.as_ref();
-    let options = refiner.map_or(options, |(_, originals)| options.refine(originals.factor()));
+    let options =
+        refiner.map_or(options, |(_, originals)| options.refine(originals.factor()).prove(args.options.prove));
     let index = Index::Ivf { index: &index, options, refiner: refiner.map(|(refiner, _)| refiner) };
     job.run(&index, room, |error| match refiner {
         Some((_, originals)) => originals.failure(error),
@@ -578,6 +582,7 @@ impl<T: Element> Job<'_, T> {
             results: None,
             filtered,
             candidates,
+            proved: args.options.prove,
             within: None,
             lists: None,
             beam: None,
@@ -652,7 +657,8 @@ pub fn print(report: &Report, out: &Out) -> Outcome {
         (None, None) => {}
     }
     if let Some(candidates) = report.candidates {
-        out.field("refined", format_args!("{candidates} candidates of each query"))?;
+        let more = if report.proved { ", and more until the results were proved" } else { "" };
+        out.field("refined", format_args!("{candidates} candidates of each query{more}"))?;
     }
     if let Some(within) = report.within {
         out.field("within", within)?;

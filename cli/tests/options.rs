@@ -212,6 +212,24 @@ fn refinement_orders_by_the_original_vectors() {
     assert!(message.contains("do not fit in memory"), "{message}");
 }
 
+/// Codes of three bits, of which one candidate is not enough.
+#[test]
+fn proved_results_are_exact() {
+    let files = files();
+    build(&files, "--kind ivf-bits --bits 3");
+    let rough = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1"));
+    let line = format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1 --prove");
+    let proved = files.json(&line);
+    assert!(rough["proved"].is_null() && rough["neighbours"] != proved["neighbours"]);
+    assert_eq!(proved["proved"], true);
+    for query in 0..QUERIES {
+        check_neighbours(&proved, query, &ranked(query, |_| true)[..4]);
+    }
+    build(&files, "--kind ivf-pq --sub-quantizers 1 --bits 4");
+    let message = files.failure(1, &line);
+    assert!(message.contains("encoding of a search with a proof: pq; flat or bits is needed"), "{message}");
+}
+
 #[test]
 fn csv_has_a_line_for_each_neighbour() {
     let files = files();
@@ -362,6 +380,7 @@ fn options_that_do_not_fit_are_refused_by_name() {
         format!("{SEARCH} --radius NaN"),
         format!("{SEARCH} --radius far"),
         format!("{SEARCH} --refine-factor 3"),
+        format!("{SEARCH} --prove"),
         format!("{SEARCH} --refine-ids @ids.npy"),
         format!("{SEARCH} --refine @base.fbin --refine-factor 0"),
         format!("{SEARCH} --format hdf5"),

@@ -90,6 +90,10 @@ pub struct SearchOptions<'a> {
     /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined),
     /// at least 1; 4 unless set. Of no effect for searches without a refiner.
     pub refine: usize,
+    /// Whether [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) takes more candidates until no other
+    /// vector of the lists that it reads can be among the k best; false unless set. Of no effect for searches without a
+    /// refiner.
+    pub prove: bool,
     /// The largest distance of a neighbour (similarity: the smallest); unless set, none. The row of a query ends with
     /// [`NONE`](crate::NONE) where its neighbours are farther. It is the distance that the search returns: squared
     /// under [`Metric::L2`](crate::Metric::L2). The search reads as much as without it. Of no effect for a range
@@ -102,8 +106,8 @@ pub struct SearchOptions<'a> {
 impl PartialEq for SearchOptions<'_> {
     fn eq(&self, other: &Self) -> bool {
         let parts = |options: &Self| {
-            let &Self { probes, filter: _, widen, scan, beam, refine, radius } = options;
-            (probes, widen, scan, beam, refine, radius.map(f32::to_bits))
+            let &Self { probes, filter: _, widen, scan, beam, refine, prove, radius } = options;
+            (probes, widen, scan, beam, refine, prove, radius.map(f32::to_bits))
         };
         parts(self) == parts(other) && self.filter == other.filter
     }
@@ -113,7 +117,16 @@ impl Eq for SearchOptions<'_> {}
 
 impl Default for SearchOptions<'_> {
     fn default() -> Self {
-        Self { probes: None, filter: None, widen: true, scan: Scan::Auto, beam: None, refine: 4, radius: None }
+        Self {
+            probes: None,
+            filter: None,
+            widen: true,
+            scan: Scan::Auto,
+            beam: None,
+            refine: 4,
+            prove: false,
+            radius: None,
+        }
     }
 }
 
@@ -179,6 +192,12 @@ impl<'a> SearchOptions<'a> {
     /// Sets the number of candidates for each result of a refined search.
     pub fn refine(mut self, candidates: usize) -> Self {
         self.refine = candidates;
+        self
+    }
+
+    /// Sets whether a refined search takes more candidates until its results are proved to be the best.
+    pub fn prove(mut self, prove: bool) -> Self {
+        self.prove = prove;
         self
     }
 

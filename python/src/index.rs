@@ -892,10 +892,15 @@ impl PyIvfIndex {
     ///         in place, also a mapped one: only the rows of candidates are read.
     ///     ids: integers, (vectors,): the id of each row of ``base``; None means the row number.
     ///     refine: candidates for each result, at least 1.
+    ///     prove: take more candidates until no other vector of the lists that are read can be among the k best; for
+    ///     the
+    ///         encodings "flat" and "bits:1" to "bits:8".
     ///
     /// Returns:
     ///     (Neighbors, SearchStatistics)
-    #[pyo3(signature = (queries, k, base, *, ids=None, refine=4, filter=None, probes=None, radius=None, widen=true))]
+    #[pyo3(signature = (
+        queries, k, base, *, ids=None, refine=4, prove=false, filter=None, probes=None, radius=None, widen=true
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn search_refined<'py>(
         slf: PyRef<'py, Self>,
@@ -905,6 +910,7 @@ impl PyIvfIndex {
         base: &Bound<'py, PyAny>,
         ids: Option<&Bound<'py, PyAny>>,
         refine: usize,
+        prove: bool,
         filter: Option<&Bound<'py, PyAny>>,
         probes: Option<usize>,
         radius: Option<f32>,
@@ -913,7 +919,7 @@ impl PyIvfIndex {
         let index: &Index = slf.as_super();
         let (queries, base) = (index.vectors(queries, "queries")?, index.vectors(base, "base")?);
         let (ids, filter) = (Ids::optional(ids, "ids")?, filter::optional(filter)?);
-        let options = options(probes, None, radius, widen, filter.as_ref()).refine(refine);
+        let options = options(probes, None, radius, widen, filter.as_ref()).refine(refine).prove(prove);
         let (rows, original) = (queries.bytes(), (base.bytes(), ids.as_ref().map(Ids::get)));
         let refined = index.reading(py, |held| held.ivf()?.search_refined(rows, k, &options, original));
         let (found, statistics) = refined?;

@@ -208,6 +208,16 @@ def test_inverted_files_find_most(encoding: str) -> None:
     assert statistics.refined == 50 * 200 and warpann.recall(found.ids, truth) > 0.95
     again, _ = index.search_refined(base[:50], 10, base, ids=np.arange(3000), probes=20, refine=20)
     reference.check_equal(again, (found.distances, found.ids))
+    if encoding == "flat" or encoding.startswith("bits"):
+        proved, statistics = index.search_refined(base[:50], 10, base, probes=20, refine=1, prove=True)
+        assert 50 * 10 <= statistics.refined < 50 * 3000
+        exact = warpann.FlatIndex(16, device="cpu")
+        exact.add(base)
+        best = exact.search(base[:50], 10)
+        reference.check_equal(proved, (best.distances, best.ids))
+    else:
+        with pytest.raises(warpann.errors.Mismatch):
+            index.search_refined(base[:50], 10, base, prove=True)
     tuned = index.tune(base[100:200], 10, 0.9)
     assert tuned.recall >= 0.9 and index.probes == tuned.effort
 

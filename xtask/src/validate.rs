@@ -151,7 +151,7 @@ fn without_toolkit() -> Result<()> {
         command.env("PATH", &path);
         command
     };
-    shell::run(without(cargo()).args(["build", "--workspace", "--bins"]))?;
+    shell::run(&mut without(crate::demo::build()))?;
     let program = shell::target_dir().join("debug/warpann");
     shell::run(without(Command::new(&program)).arg("info"))?;
     let libraries = shell::output(Command::new("ldd").arg(&program).stdin(Stdio::null()))?;

@@ -33,6 +33,10 @@ pub struct IndexOptions {
     /// With --refine: N times k candidates.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "refine", value_parser = positive)]
     refine_factor: usize,
+    /// With --refine, and whole vectors or codes of bits: take more candidates until no other vector of the probed
+    /// lists can be among the k best.
+    #[arg(long, requires = "refine")]
+    pub prove: bool,
     /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as
     /// 100-199 in each line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE", requires = "refine")]

@@ -181,8 +181,9 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     let dim = shape.dim as usize;
     let scheme = shape.stored_encoding().scheme();
     let (codebooks, rotation) = (file.values(Section::Codebooks), file.values(Section::Rotation));
+    let (element, metric, exponent) = (shape.element, shape.metric, shape.exponent);
     let codec = scheme
-        .codec(FileParts { dim, element: shape.element, codebooks, rotation, exponent: shape.exponent })
+        .codec(FileParts { dim, element, metric, codebooks, rotation, exponent })
         .map_err(FileDefect::Inconsistent)?;
     let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
     // The size fits in memory: it was checked when the sections were placed.

@@ -47,6 +47,7 @@ mod gpu;
 pub(crate) mod grid;
 pub(crate) mod held;
 mod lists;
+mod proof;
 mod refine;
 mod retrain;
 #[cfg(test)]

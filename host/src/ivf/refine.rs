@@ -1,6 +1,7 @@
 //! Exact re-ranking of candidates by the original vectors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
@@ -33,6 +34,16 @@ pub struct Refiner<'a, T: Element> {
     base: &'a [T],
     /// Id and row of each vector, by ascending id; `None` if ids and rows are equal.
     rows: Option<Vec<(u64, usize)>>,
+}
+
+/// A candidate, ranked by its original vector.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ranked {
+    /// The canonical distance of the original vector.
+    pub(super) distance: f32,
+    pub(super) id: u64,
+    /// The distance that came with the candidate.
+    pub(super) rough: f32,
 }
 
 impl<'a, T: Element> Refiner<'a, T> {
@@ -91,43 +102,76 @@ impl<'a, T: Element> Refiner<'a, T> {
         }
         let count = check_vectors(queries, self.dim, Input::Queries)?;
         check_results(count, candidates.k, &candidates.ids, &candidates.distances)?;
-        let unknown = |&id: &u64| id != NONE && self.row_of(id).is_none();
-        if let Some(at) = candidates.ids.par_iter().position_first(unknown) {
-            return Err(Error::UnknownId { id: candidates.ids[at], len: (self.base.len() / self.dim) as u64 });
-        }
+        self.check_known(candidates)?;
+        self.refine_each(queries, candidates, k, |_, _| Ok(()))
+    }
+
+    /// As [`refine`](Self::refine), of queries and candidates that were checked. Calls `each` with the number of each
+    /// query and its candidates, best first, and returns the error of the first query that has one.
+    pub(super) fn refine_each(
+        &self,
+        queries: &[T],
+        candidates: &Neighbors,
+        k: usize,
+        each: impl Fn(usize, &[Ranked]) -> Result<()> + Sync,
+    ) -> Result<Neighbors> {
         let finite = AtomicBool::new(true);
-        let mut found = Neighbors::none(self.metric, count, k)?;
+        let mut found = Neighbors::none(self.metric, queries.len() / self.dim, k)?;
+        let rows = candidates.ids.par_chunks_exact(candidates.k);
+        let rows = rows.zip(candidates.distances.par_chunks_exact(candidates.k)).enumerate();
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
         found
             .ids
             .par_chunks_mut(k)
             .zip(found.distances.par_chunks_mut(k))
-            .zip(queries.par_chunks_exact(self.dim).zip(candidates.ids.par_chunks_exact(candidates.k)))
-            .for_each_init(Vec::new, |scratch, ((ids, distances), (query, candidates))| {
-                let ranked = self.ranked(query, candidates, scratch);
-                if ranked.is_none() {
+            .zip(queries.par_chunks_exact(self.dim).zip(rows))
+            .for_each_init(Vec::new, |scratch, ((ids, distances), (query, (row, candidates)))| {
+                let Some(ranked) = self.ranked(query, candidates, scratch) else {
                     finite.store(false, Ordering::Relaxed);
+                    return;
+                };
+                let slots = ids.iter_mut().zip(distances).zip(&ranked);
+                slots.for_each(|((id, distance), best)| (*distance, *id) = (best.distance, best.id));
+                if let Err(error) = each(row, &ranked) {
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.as_ref().is_none_or(|&(first, _)| row < first) {
+                        *failed = Some((row, error));
+                    }
                 }
-                let slots = ids.iter_mut().zip(distances).zip(ranked.unwrap_or_default());
-                slots.for_each(|((id, distance), best)| (*distance, *id) = best);
             });
         if !finite.into_inner() {
             self.check_finite(&candidates.ids)?;
         }
-        Ok(found)
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, error)) => Err(error),
+            None => Ok(found),
+        }
     }
 
-    /// Distances and ids of the candidates of one query, best first; `None` if the vector of a candidate is not finite.
-    fn ranked(&self, query: &[T], candidates: &[u64], scratch: &mut Vec<f32>) -> Option<Vec<(f32, u64)>> {
+    /// The candidates of one query, best first; `None` if the vector of a candidate is not finite.
+    fn ranked(&self, query: &[T], candidates: (&[u64], &[f32]), scratch: &mut Vec<f32>) -> Option<Vec<Ranked>> {
         let scorer = Scorer::new(self.metric, query);
-        let mut ids: Vec<u64> = candidates.iter().copied().filter(|&id| id != NONE).collect();
-        ids.sort_unstable();
-        ids.dedup();
+        let pairs = candidates.0.iter().copied().zip(candidates.1.iter().copied());
+        let mut pairs: Vec<(u64, f32)> = pairs.filter(|&(id, _)| id != NONE).collect();
+        pairs.sort_unstable_by_key(|&(id, _)| id);
+        pairs.dedup_by_key(|&mut (id, _)| id);
         // The caller has checked that every candidate has a row.
-        let vectors = ids.into_iter().filter_map(|id| Some((id, self.vector(self.row_of(id)?))));
-        let distance = |(id, vector)| T::all_finite(vector).then(|| (scorer.distance(vector, scratch), id));
-        let mut ranked: Vec<(f32, u64)> = vectors.map(distance).collect::<Option<_>>()?;
-        ranked.sort_unstable_by(|a, b| self.metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        let vectors = pairs.into_iter().filter_map(|(id, rough)| Some((id, rough, self.vector(self.row_of(id)?))));
+        let distance = |(id, rough, vector)| {
+            T::all_finite(vector).then(|| Ranked { distance: scorer.distance(vector, scratch), id, rough })
+        };
+        let mut ranked: Vec<Ranked> = vectors.map(distance).collect::<Option<_>>()?;
+        ranked.sort_unstable_by(|a, b| self.metric.order(a.distance, b.distance).then(a.id.cmp(&b.id)));
         Some(ranked)
+    }
+
+    /// Checks that every candidate is the id of a vector.
+    pub(super) fn check_known(&self, candidates: &Neighbors) -> Result<()> {
+        let unknown = |&id: &u64| id != NONE && self.row_of(id).is_none();
+        match candidates.ids.par_iter().position_first(unknown) {
+            Some(at) => Err(Error::UnknownId { id: candidates.ids[at], len: (self.base.len() / self.dim) as u64 }),
+            None => Ok(()),
+        }
     }
 
     /// Checks that the vectors with these ids are finite; the error names the lowest row of the base that is not.

@@ -32,7 +32,7 @@ use crate::pq::encode::Residuals;
 use crate::random::gather;
 use crate::undo::undone_unless_ok;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Error, Result, Watch, events, host_memory};
+use crate::{Device, Element, Error, Metric, Result, Watch, events, host_memory};
 
 /// Vectors for each list with which an index trains itself unless it is told another number. FAISS warns below it.
 const POINTS_OF_A_LIST: usize = 39;
@@ -126,7 +126,7 @@ impl Settings {
 impl Trained {
     /// One list of whole vectors, whose centroid is 0.
     pub(super) fn one_list<T: Element>(dim: usize) -> Result<Trained> {
-        let file = FileParts { dim, element: T::TYPE, codebooks: &[], rotation: &[], exponent: 0 };
+        let file = FileParts { dim, element: T::TYPE, metric: Metric::L2, codebooks: &[], rotation: &[], exponent: 0 };
         let codec = Encoding::Flat.scheme().codec(file);
         let codec = codec.unwrap_or_else(|_| unreachable!("whole vectors need no tables"));
         Ok(Trained { centroids: host_memory::zeroed(dim)?, codec })

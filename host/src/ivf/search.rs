@@ -1,12 +1,16 @@
 //! The searches of an [`IvfIndex`]. This module checks the arguments, once for all devices.
 
 use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
 
+use super::proof::Proof;
 use super::{Bitset, Ivf, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::cut_off;
+use crate::product::cpu::canonical_square;
+use crate::simd::Isa;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Input, NONE, Neighbors, Result, SearchStatistics};
+use crate::{Element, Error, Filter, Input, NONE, Neighbors, Result, SearchStatistics};
 
 impl<T: Element> IvfIndex<T> {
     /// As [`search_with_statistics`](Self::search_with_statistics), but finds [`SearchOptions::refine`] · `k`
@@ -33,10 +37,41 @@ impl<T: Element> IvfIndex<T> {
     /// # Ok::<(), warpann::Error>(())
     /// ```
     ///
+    /// # Proof
+    /// With [`SearchOptions::prove`] the results are the `k` best of all vectors in the lists that were read, by the
+    /// original vectors, as a search of these lists with [`Encoding::Flat`](super::Encoding::Flat) would find them: to
+    /// the bit, and with no chance of an error. [`SearchOptions::refine`] is then the number of candidates to begin
+    /// with. Codes of [`Encoding::Bits`](super::Encoding::Bits) have a bound of their error. While it leaves room for a
+    /// vector that is no candidate, the query is searched again with twice the candidates. More bits need fewer; see
+    /// docs/SEARCHES.md. [`SearchStatistics::refined`] counts them, over all passes.
+    ///
+    /// The original vectors must be those that were added. Where the distance of a candidate contradicts its code, the
+    /// call fails.
+    ///
+    /// ```
+    /// use warpann::ivf::{Encoding, Refiner};
+    /// use warpann::{Device, IvfIndex, Metric, SearchOptions};
+    ///
+    /// let base: Vec<f32> = (0..8000).map(|i| (i as f32 * 0.37).sin()).collect();
+    /// let [mut codes, mut whole] = [Encoding::Bits { bits: 4 }, Encoding::Flat].map(|encoding| {
+    ///     IvfIndex::<f32>::builder(8, 4).encoding(encoding).device(Device::Cpu).build().unwrap()
+    /// });
+    /// codes.train(&base)?;
+    /// whole.train(&base)?;
+    /// codes.add(&base)?;
+    /// whole.add(&base)?;
+    /// let options = SearchOptions::new().probes(4).refine(10).prove(true);
+    /// let refiner = Refiner::new(Metric::L2, 8, &base)?;
+    /// let (found, _) = codes.search_refined(&base[..80], 3, &options, &refiner)?;
+    /// assert_eq!(found, whole.search_with(&base[..80], 3, &options)?);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`search_with`](Self::search_with); [`Error::Zero`]; [`Error::WrongDimension`] and [`Error::Mismatch`] if
     /// index and refiner differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate;
-    /// [`Error::NotFinite`] for a candidate's vector.
+    /// [`Error::NotFinite`] for a candidate's vector. With a proof also [`Error::Mismatch`] for an encoding whose codes
+    /// have no bound, and for vectors that are not those of the index.
     pub fn search_refined(
         &self,
         queries: &[T],
@@ -50,12 +85,99 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::Zero { what: "refine" });
         }
         let too_large = || Error::ResultTooLarge { queries: queries.len() / self.dim(), k };
-        let candidates = k.checked_mul(options.refine).ok_or_else(too_large)?;
-        let (rough, mut statistics) = self.search_with_statistics(queries, candidates, &options.radius(None))?;
-        statistics.refined = rough.ids.iter().filter(|&&id| id != NONE).count() as u64;
-        let mut found = refiner.refine(queries, &rough, k)?;
+        let mut candidates = k.checked_mul(options.refine).ok_or_else(too_large)?;
+        let proof = if options.prove { Some(self.kind.proof()?) } else { None };
+        let refined = Refined { index: self, refiner, k, radius: options.radius, proof };
+        let unlimited = options.radius(None);
+        let (mut found, mut statistics, mut open) = refined.pass(queries, candidates, &unlimited)?;
+        while !open.is_empty() {
+            candidates = candidates.saturating_mul(2);
+            let mut still = Vec::new();
+            for part in open.chunks((TOGETHER / candidates).max(1)) {
+                let of_part: Vec<T> =
+                    part.iter().flat_map(|&row| &queries[row * self.dim()..][..self.dim()]).copied().collect();
+                let filters: Vec<Filter<'_>> = match options.filter {
+                    Some(Filter::Each(filters)) => part.iter().map(|&row| filters[row]).collect(),
+                    _ => Vec::new(),
+                };
+                let filter = if filters.is_empty() { options.filter } else { Some(Filter::Each(&filters)) };
+                let (best, more, rows) = refined.pass(&of_part, candidates, &unlimited.filter(filter))?;
+                for ((&row, ids), distances) in part.iter().zip(best.ids.chunks(k)).zip(best.distances.chunks(k)) {
+                    found.ids[row * k..][..k].copy_from_slice(ids);
+                    found.distances[row * k..][..k].copy_from_slice(distances);
+                }
+                // These queries have been counted.
+                statistics.add(SearchStatistics { queries: 0, accepted: 0, exact_queries: 0, ..more });
+                still.extend(rows.into_iter().map(|at| part[at]));
+            }
+            open = still;
+        }
         cut_off(self.metric(), options.radius, k, &mut found.ids, &mut found.distances);
         Ok((found, statistics))
+    }
+}
+
+/// Number of candidates up to which queries that lack a proof are searched together.
+const TOGETHER: usize = 1 << 22;
+
+/// A refined search, whose passes differ in queries and candidates.
+struct Refined<'a, T: Element> {
+    index: &'a IvfIndex<T>,
+    refiner: &'a Refiner<'a, T>,
+    k: usize,
+    radius: Option<f32>,
+    proof: Option<Proof>,
+}
+
+impl<T: Element> Refined<'_, T> {
+    /// The best of some candidates, statistics, and the rows of the queries that need more candidates for a proof.
+    fn pass(
+        &self,
+        queries: &[T],
+        candidates: usize,
+        options: &SearchOptions<'_>,
+    ) -> Result<(Neighbors, SearchStatistics, Vec<usize>)> {
+        let (rough, mut statistics) = self.index.search_with_statistics(queries, candidates, options)?;
+        statistics.refined = rough.ids.iter().filter(|&&id| id != NONE).count() as u64;
+        let Some(proof) = self.proof else {
+            return Ok((self.refiner.refine(queries, &rough, self.k)?, statistics, Vec::new()));
+        };
+        if self.k == 0 || candidates == 0 {
+            return Err(Error::Zero { what: "k" });
+        }
+        self.refiner.check_known(&rough)?;
+        let (isa, dim, metric) = (Isa::detect(), self.index.dim(), self.index.metric());
+        let open = Mutex::new(Vec::new());
+        let found = self.refiner.refine_each(queries, &rough, self.k, |row, ranked| {
+            let length = canonical_square(isa, &queries[row * dim..][..dim]).sqrt();
+            if ranked.iter().any(|best| proof.is_contradicted(length, best.distance, best.rough)) {
+                let (expected, actual) = ("the vector that was added", "another vector");
+                return Err(Error::Mismatch { what: "vector of the refiner", expected, actual });
+            }
+            let last = (row + 1) * candidates - 1;
+            let Some(kth) = ranked.get(self.k - 1).filter(|_| rough.ids[last] != NONE) else { return Ok(()) };
+            // A vector beyond the radius is as good as none.
+            let kth = [Some(kth.distance), self.radius].into_iter().flatten().min_by(|&a, &b| metric.order(a, b));
+            let holds = kth.is_some_and(|kth| proof.holds(length, kth, rough.distances[last]));
+            if !holds && candidates < self.index.len() {
+                open.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+            }
+            Ok(())
+        })?;
+        let mut open = open.into_inner().unwrap_or_else(PoisonError::into_inner);
+        open.sort_unstable();
+        Ok((found, statistics, open))
+    }
+}
+
+impl<T: Element> Ivf<T> {
+    /// The bound that the codes of all lists give.
+    fn proof(&self) -> Result<Proof> {
+        let codec = &self.trained_for("search_refined")?.codec;
+        let rest = codec.rest(&[]).and_then(|_| self.lists.rest(&|codes| codec.rest(codes)));
+        let (expected, actual) = ("flat or bits", self.settings.encoding.scheme().name());
+        let what = "encoding of a search with a proof";
+        Ok(Proof::new(self.settings.metric, rest.ok_or(Error::Mismatch { what, expected, actual })?))
     }
 }
 

@@ -512,6 +512,84 @@ fn a_refined_search_refuses_other_vectors() {
     assert!(matches!(error, Error::UnknownId { len: 10, .. }), "{error}");
 }
 
+/// Rows of whole numbers around twelve centres, spread in four directions and a little in all others.
+fn clustered(n: usize, dim: usize, seed: u64) -> Vec<f32> {
+    let (centres, spread, noise) = (numbers(12 * dim, 3), numbers(4 * n, seed), numbers(n * dim, seed + 1));
+    let component = |row: usize, i: usize| {
+        16.0 * centres[row * 7 % 12 * dim + i] + 8.0 * spread[4 * row + i % 4] + (noise[row * dim + i] / 4.0).floor()
+    };
+    (0..n * dim).map(|at| component(at / dim, at % dim)).collect()
+}
+
+#[test]
+fn proved_results_are_the_best_of_the_probed_lists_and_few_bits_need_few_candidates() {
+    let (dim, n, k) = (64, 1500, 5);
+    let (base, queries) = (clustered(n, dim, 5), clustered(20, dim, 6));
+    let refiner = Refiner::new(Metric::L2, dim, &base).unwrap();
+    let exact = |query: &[f32]| {
+        let distance = |row: &[f32]| row.iter().zip(query).map(|(x, y)| (x - y).powi(2)).sum::<f32>() as u32;
+        let mut all: Vec<(u32, u64)> = base.chunks_exact(dim).map(distance).zip(0..).collect();
+        all.sort_unstable();
+        all.truncate(k);
+        all
+    };
+    let mut refined = Vec::new();
+    for (place, bits) in [("cpu", 2), ("cpu", 4), ("cpu", 7), ("emulator", 4), ("cpu+cpu", 4)] {
+        let builder = IvfIndex::<f32>::builder(dim, 12).encoding(Encoding::Bits { bits }).iterations(4);
+        let mut index = builder.device(place.parse::<Placement>().unwrap()).build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let options = SearchOptions::new().probes(12).refine(1).prove(true);
+        let (found, statistics) = index.search_refined(&queries, k, &options, &refiner).unwrap();
+        for ((ids, distances), query) in found.rows().zip(queries.chunks_exact(dim)) {
+            let found: Vec<(u32, u64)> =
+                distances.iter().map(|&distance| distance as u32).zip(ids.iter().copied()).collect();
+            assert_eq!(found, exact(query), "{place}, {bits} bits");
+        }
+        assert!(statistics.queries == 20 && statistics.passes > 1);
+        refined.push(statistics.refined);
+    }
+    // The same on every device, and fewer with more bits: with four of them less than a tenth of all vectors.
+    assert!(refined[1] == refined[3] && refined[1] == refined[4]);
+    assert!(refined[0] > refined[1] && refined[1] > refined[2], "{refined:?}");
+    assert!(refined[1] < (20 * n / 10) as u64, "{refined:?}");
+}
+
+#[test]
+fn a_proof_needs_codes_that_tell_their_error_and_the_vectors_of_the_index() {
+    let base = clustered(300, 8, 1);
+    let options = SearchOptions::new().probes(3).prove(true);
+    let refiner = Refiner::new(Metric::L2, 8, &base).unwrap();
+    let index = |encoding| {
+        let mut index = IvfIndex::<f32>::builder(8, 3).encoding(encoding).device(Device::Cpu).build().unwrap();
+        index.train(&base).unwrap();
+        index
+    };
+    for encoding in [Encoding::Scalar8, Encoding::F16, Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: true }] {
+        let empty = index(encoding);
+        let error = empty.search_refined(&base[..8], 2, &options, &refiner).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { expected: "flat or bits", .. }), "{error}");
+    }
+    let mut moved = base.clone();
+    moved[..8].iter_mut().for_each(|x| *x += 900.0);
+    for encoding in [Encoding::Flat, Encoding::Bits { bits: 5 }] {
+        let mut index = index(encoding);
+        let nothing = index.search_refined(&base[..8], 2, &options, &refiner).unwrap().0;
+        assert_eq!(nothing.ids, [crate::NONE; 2]);
+        index.add(&base).unwrap();
+        let (found, _) = index.search_refined(&base[..8], 2, &options, &refiner).unwrap();
+        assert_eq!((found.ids[0], found.distances[0]), (0, 0.0));
+        let other = Refiner::new(Metric::L2, 8, &moved).unwrap();
+        let error = index.search_refined(&base[..16], 2, &options, &other).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { what: "vector of the refiner", .. }), "{error}");
+        for (k, options) in [(0, options), (2, options.refine(0))] {
+            assert!(matches!(index.search_refined(&base[..8], k, &options, &refiner), Err(Error::Zero { .. })));
+        }
+        let error = index.search_refined(&[f32::NAN; 8], 2, &options, &refiner).unwrap_err();
+        assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
+    }
+}
+
 /// The place of an encoding in the table of readers never changes, because files contain it.
 #[test]
 fn encodings_are_numbered_in_files() {

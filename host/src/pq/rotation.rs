@@ -323,16 +323,23 @@ impl Rotation {
 
     /// The largest entry of |R·Rᵀ − I|. O(dim³).
     pub fn orthogonality_error(&self) -> f64 {
-        let isa = Isa::detect();
-        let rows = self.matrix.par_chunks_exact(self.dim).enumerate();
-        let of_row = |(i, x): (usize, &[f32])| {
-            let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-            let products =
-                self.matrix.chunks_exact(self.dim).take(i + 1).map(|y| exact::sum(isa, Term::Product, &x, y));
-            let deviation = |(j, product)| f64::abs(product - if i == j { 1.0 } else { 0.0 });
-            products.enumerate().map(deviation).fold(0.0, f64::max)
-        };
-        rows.map(of_row).reduce(|| 0.0, f64::max)
+        let of_row = |i, row: &[f32]| self.deviations(row, i, i + 1).fold(0.0, f64::max);
+        self.matrix.par_chunks_exact(self.dim).enumerate().map(|(i, row)| of_row(i, row)).reduce(|| 0.0, f64::max)
+    }
+
+    /// A bound of the norm of R·Rᵀ − I, and so of that of Rᵀ·R − I: the largest sum of |entries| of a row. O(dim³).
+    pub(crate) fn greatest_change(&self) -> f64 {
+        let of_row = |i, row: &[f32]| self.deviations(row, i, self.dim).sum::<f64>();
+        self.matrix.par_chunks_exact(self.dim).enumerate().map(|(i, row)| of_row(i, row)).reduce(|| 0.0, f64::max)
+    }
+
+    /// The first `count` entries of row `i` of |R·Rᵀ − I|, where `row` is row `i` of R.
+    fn deviations(&self, row: &[f32], i: usize, count: usize) -> impl Iterator<Item = f64> {
+        let (isa, row) = (Isa::detect(), row.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>());
+        self.matrix.chunks_exact(self.dim).take(count).enumerate().map(move |(j, other)| {
+            let identity = if i == j { 1.0 } else { 0.0 };
+            f64::abs(exact::sum(isa, Term::Product, &row, other) - identity)
+        })
     }
 
     /// Rotates `rows` (row-major, `dim` components each), with the same bits on every device. O(rows · dim²).

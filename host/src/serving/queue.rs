@@ -47,7 +47,8 @@ impl Group {
     fn of<T: Element>(pending: &Pending<T>, number: u64) -> Group {
         let request = &pending.request;
         // Each row is cut to its radius afterwards, and without a refiner the candidates of one have no effect.
-        let SearchOptions { probes, filter, widen, scan, beam, refine: _, radius: _ } = request.search_options();
+        let SearchOptions { probes, filter, widen, scan, beam, refine: _, prove: _, radius: _ } =
+            request.search_options();
         let filter = filter.map(|filter| match (filter, &request.filter) {
             _ if pending.shares_filters => Place::Shared,
             (Filter::Bits(bits), _) => Place::Bits(std::ptr::from_ref(bits).addr()),

@@ -209,6 +209,7 @@ class IvfIndex(Index):
         *,
         ids: _Ids | None = None,
         refine: int = 4,
+        prove: bool = False,
         filter: _Accepts | None = None,
         probes: int | None = None,
         radius: float | None = None,

@@ -30,6 +30,7 @@ pub mod graph;
 pub mod ivf;
 pub mod kmeans;
 pub mod pq;
+pub mod proof;
 pub mod recall;
 pub mod select;
 pub mod serving;
@@ -121,6 +122,7 @@ pub const KINDS: &[Kind] = &[
         ],
     },
     Kind { name: "ivf_recall", case: recall::ivf::case, share: (30, 3), kept: &[1010, 1015, 1021, 1023] },
+    Kind { name: "ivf_proof", case: proof::case, share: (1000, 60), kept: &[] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
 ];
 

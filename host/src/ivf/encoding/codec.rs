@@ -94,6 +94,8 @@ pub(crate) struct FileParts<'a> {
     pub dim: usize,
     /// The type of added vectors.
     pub element: ElementType,
+    /// The metric of the index.
+    pub metric: Metric,
     /// The section for codebooks.
     pub codebooks: &'a [f32],
     /// The section for the rotation.
@@ -237,6 +239,13 @@ pub(crate) trait Codec: Debug + Send + Sync {
     /// Upper bound of the size of the values that decoding adds to a component of the centroid. 0 if codes do not use
     /// the centroid. It may be infinite for a codec from a file.
     fn reach(&self) -> f32;
+
+    /// The greatest error of some codes, whole ones of the codec: the distance of any query from a code differs by at
+    /// most as much from that from the vector ([`crate::ivf::proof`]). `None` if codes do not tell.
+    fn rest(&self, codes: &[u8]) -> Option<f32> {
+        let _ = codes;
+        None
+    }
 
     /// Whether the components of codes are known to be whole numbers. Checks a sample of them at most.
     fn whole(&self, codes: &[u8]) -> bool {

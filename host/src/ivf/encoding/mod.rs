@@ -6,7 +6,7 @@
 //! | [`pq`] | [`Encoding::Pq`] | ⌈sub_quantizers · bits / 8⌉ | the residual |
 //! | [`f16`] | [`Encoding::F16`] | 2 · dim | the vector |
 //! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual |
-//! | [`bits`] | [`Encoding::Bits`] | 4 + 4 · bits · ⌈dim / 32⌉ | the residual |
+//! | [`bits`] | [`Encoding::Bits`] | 8 + 4 · bits · ⌈dim / 32⌉ | the residual |
 //!
 //! # Interface
 //! [`Encoding::scheme`] is the only place that maps an encoding to its code. A [`Scheme`] has everything that follows
@@ -98,7 +98,7 @@ pub enum Encoding {
     /// [`Encoding::Pq`]).
     Scalar8,
     /// One to eight bits for each component of the residual, after a rotation that mixes all components, and one step
-    /// for all components of the vector: 4 + 4 · bits · ⌈dim / 32⌉ bytes. Training finds the lists only: the rotation
+    /// for all components of the vector: 8 + 4 · bits · ⌈dim / 32⌉ bytes. Training finds the lists only: the rotation
     /// is random, by the seed of the index, and no value of other vectors is in a code. So vectors of any length are
     /// coded with the same relative error, but that is a share of their distance from the centroid: if vectors move
     /// away from the lists, recall falls, and `drift` tells, as nothing is clamped. The code keeps cos² of the squared

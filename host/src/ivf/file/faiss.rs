@@ -414,8 +414,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let lists = read_lists(&mut fields, &info, code_bytes)?;
     fields.finish()?;
 
-    let parts =
-        FileParts { dim: info.dim, element: ElementType::F32, codebooks: &codebooks, rotation: &rotation, exponent: 0 };
+    let parts = FileParts {
+        dim: info.dim,
+        element: ElementType::F32,
+        metric: info.metric,
+        codebooks: &codebooks,
+        rotation: &rotation,
+        exponent: 0,
+    };
     let codec = info.encoding.scheme().codec(parts).map_err(FileDefect::Inconsistent)?;
     let trained = Trained { centroids: finite_values(centroids, "a centroid is not finite")?, codec };
     let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };

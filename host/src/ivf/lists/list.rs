@@ -1,6 +1,6 @@
 //! One list: the codes of its vectors, and their ids.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::bytes::Bytes;
 use super::codes::Codes;
@@ -12,12 +12,24 @@ use crate::shared::own;
 pub(super) struct List {
     pub(super) codes: Codes,
     pub(super) ids: Bytes,
+    /// The greatest rest of the codes, made by the first call that needs it.
+    rest: OnceLock<Option<f32>>,
 }
 
 impl List {
     /// A list without vectors, whose codes have `code_bytes` bytes.
     pub(super) fn new(code_bytes: usize) -> List {
-        List { codes: Codes::new(code_bytes), ids: Bytes::default() }
+        List::of(Codes::new(code_bytes), Bytes::default())
+    }
+
+    pub(super) fn of(codes: Codes, ids: Bytes) -> List {
+        List { codes, ids, rest: OnceLock::new() }
+    }
+
+    /// The greatest rest of all codes, by a function for some of them, which must always be the same.
+    pub(super) fn rest(&self, of_codes: &dyn Fn(&[u8]) -> Option<f32>) -> Option<f32> {
+        let rests = || self.codes.rows().runs().map(of_codes);
+        *self.rest.get_or_init(|| rests().try_fold(0.0, |greatest: f32, rest| Some(greatest.max(rest?))))
     }
 
     pub(super) fn ids(&self) -> &[u64] {
@@ -27,7 +39,7 @@ impl List {
     /// Makes the memory of a list our own as far as it changes, with room for `more` vectors.
     pub(super) fn reserve(list: &mut Arc<List>, more: usize) -> Result<()> {
         let ids = more * size_of::<u64>();
-        let list = own(list, |list| Ok(List { codes: list.codes.shared()?, ids: list.ids.copied(ids)? }))?;
+        let list = own(list, |list| Ok(List::of(list.codes.shared()?, list.ids.copied(ids)?)))?;
         list.codes.reserve(more)?;
         list.ids.reserve(ids)
     }
@@ -37,11 +49,12 @@ impl List {
     pub(super) fn catch_up(list: &mut Arc<List>, current: &List, rows: &[u32]) -> Result<()> {
         match Arc::get_mut(list) {
             Some(own) => {
+                own.rest = OnceLock::new();
                 own.codes.catch_up(&current.codes, rows)?;
                 own.ids.catch_up(&current.ids, rows)
             }
             None => {
-                *list = Arc::new(List { codes: current.codes.shared()?, ids: current.ids.copied(0)? });
+                *list = Arc::new(List::of(current.codes.shared()?, current.ids.copied(0)?));
                 Ok(())
             }
         }
@@ -49,6 +62,9 @@ impl List {
 
     /// The list, for a change that does not fail. Call [`List::reserve`] first.
     pub(super) fn own(list: &mut Arc<List>) -> &mut List {
-        Arc::get_mut(list).unwrap_or_else(|| unreachable!("the list is our own since its memory was reserved"))
+        let own = Arc::get_mut(list);
+        let own = own.unwrap_or_else(|| unreachable!("the list is our own since its memory was reserved"));
+        own.rest = OnceLock::new();
+        own
     }
 }

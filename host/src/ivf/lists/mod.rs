@@ -122,7 +122,7 @@ impl Lists {
             let mut of_list = Bytes::default();
             of_list.reserve(rows.len() * size_of::<u64>())?;
             of_list.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
-            *list = Arc::new(List { codes: Codes::new(code_bytes), ids: of_list });
+            *list = Arc::new(List::of(Codes::new(code_bytes), of_list));
             Ok(())
         })?;
         (lists.len, lists.greatest) = (labels.len(), ids.last().copied());
@@ -143,7 +143,7 @@ impl Lists {
                 return Err(Error::WrongLength { what: "ids", expected: rows, actual: count });
             }
             lists.len += rows;
-            lists.lists.push(Arc::new(List { codes: Codes::of(codes, code_bytes), ids }));
+            lists.lists.push(Arc::new(List::of(Codes::of(codes, code_bytes), ids)));
         }
         check_rows(lists.len as u64, MAX_ROWS)?;
         lists.greatest = lists.greatest_of_all();
@@ -170,6 +170,13 @@ impl Lists {
             Ok(())
         };
         Lists::own(lists)?.lists.par_iter_mut().map(compact).collect().into_iter().collect()
+    }
+
+    /// The greatest rest of all codes, by the function of their codec for some of them: a number that the codes have.
+    /// O(1) for a list that did not change since the last call.
+    pub(crate) fn rest(&self, of_codes: &(dyn Fn(&[u8]) -> Option<f32> + Sync)) -> Option<f32> {
+        let rests = self.lists.par_iter().map(|list| list.rest(of_codes));
+        rests.reduce(|| Some(0.0), |a, b| Some(a?.max(b?)))
     }
 
     /// The greatest id, found by reading all ids.

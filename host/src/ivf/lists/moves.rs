@@ -78,7 +78,7 @@ impl Moves {
         let code = |row: usize| &codes[row * bytes..][..bytes];
         let lengths: Vec<usize> = by_list.lists().map(|(list, _)| lists[list].ids().len()).collect();
         by_list.each(lists, &|list, numbers| {
-            let List { codes, ids: ids_of_list } = List::own(list);
+            let List { codes, ids: ids_of_list, .. } = List::own(list);
             for &number in numbers {
                 if let Step::Replace { place, row } = self.steps[number as usize] {
                     codes.replace(place as usize, code(row));

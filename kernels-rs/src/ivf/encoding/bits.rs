@@ -10,10 +10,11 @@
 //! bits can do for components that are spread on both sides of it.
 //!
 //! # Rows
-//! `code_bytes` bytes, a multiple of 4: the step as f32, and then, for each [`GROUP`] of 32 components, a word for each
-//! bit of the code, the sign first. The code of component 4·s + e of a group has its bits at place 8·e + s of the
-//! words. So `(word >> s) & 0x01010101` is one bit of the codes of four neighbours, a byte each, and codes become
-//! levels four at a time. Bits of components that a vector does not have are zero.
+//! `code_bytes` bytes, a multiple of 4: the step as f32, the rest, which is the host's and no kernel reads (the error
+//! of the code), and then, for each [`GROUP`] of 32 components, a word for each bit of the code, the sign first. The
+//! code of component 4·s + e of a group has its bits at place 8·e + s of the words. So `(word >> s) & 0x01010101` is
+//! one bit of the codes of four neighbours, a byte each, and codes become levels four at a time. Bits of components
+//! that a vector does not have are zero.
 //!
 //! # Operands
 //! The levels as signed bytes, which the scan unpacks into shared memory, and queries as two planes of bytes
@@ -52,14 +53,14 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 pub const GROUP: u32 = 32;
 /// The greatest number of bits of a code.
 pub const MOST_BITS: u32 = 8;
-/// Bytes of a row before its first group: the step.
-const STEP_BYTES: u32 = 4;
+/// Bytes of a row before its first group: the step and the rest.
+const HEAD_BYTES: u32 = 8;
 /// The lowest bit of each byte.
 const ONES: u32 = 0x0101_0101;
 
 /// Bytes of a row of `dim` components in codes of `bits` bits.
 pub const fn row_bytes(dim: usize, bits: u32) -> usize {
-    STEP_BYTES as usize + dim.div_ceil(GROUP as usize) * 4 * bits as usize
+    HEAD_BYTES as usize + dim.div_ceil(GROUP as usize) * 4 * bits as usize
 }
 
 /// The scans of codes of bits.
@@ -144,7 +145,7 @@ impl Bits {
     /// The words of a group of a row.
     #[device_inline]
     fn group(&self, row: u32, group: u32) -> *const u32 {
-        let at = row as usize * self.code_bytes as usize + (STEP_BYTES + 4 * self.bits * group) as usize;
+        let at = row as usize * self.code_bytes as usize + (HEAD_BYTES + 4 * self.bits * group) as usize;
         self.rows.wrapping_add(at).cast()
     }
 

@@ -5,7 +5,11 @@
 //! y  = x − c, component by component in f32, for the centroid c of the list
 //! code: a level of each component, and one step for the vector, so that step · levels is near y
 //! r_i = f32(c_i + f32(step · level_i))
+//! rest = ‖x − r‖ + ‖x‖ · 2^-16    for cosine ‖x / ‖x‖ − r / ‖r‖‖ + 2^-16; rounded up
 //! ```
+//!
+//! The rest bounds the error of the code: the distance of any query from r differs from that from x by at most as much.
+//! [`crate::ivf::proof`] says what follows, and what the second summand is for.
 //!
 //! [`warpann_kernels::ivf::encoding::bits`] defines levels and the bytes of a code.
 //!
@@ -33,12 +37,12 @@
 //! [`LEAST_STEP`] becomes 0, with levels of zero bits: the code is then the centroid.
 //!
 //! # Cost
-//! O(dim · TRIALS) for a vector, and O(dim²) for the rotation. A code has 4 + 4·B·⌈dim / 32⌉ bytes.
+//! O(dim · TRIALS) for a vector, and O(dim²) for the rotation. A code has 8 + 4·B·⌈dim / 32⌉ bytes.
 
 mod gpu;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use warpann_kernels::ivf::encoding::bits::{GROUP, MOST_BITS, row_bytes};
@@ -47,6 +51,7 @@ use self::gpu::BitsPlan;
 use crate::device::scratch::Layout;
 use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, to_f32};
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
+use crate::ivf::proof::{LEAST_LENGTH, SLACK};
 use crate::pq::Rotation;
 use crate::pq::encode::Residuals;
 use crate::validate::check_range;
@@ -102,7 +107,8 @@ impl Scheme for BitsScheme {
         let rotation = Rotation::mixing(dim, training.seed)?;
         let rows = rotation.applied_to(training.normalised()?, training.device)?;
         let centroids = training.cluster(&training.kmeans, &rows, dim)?.centroids;
-        Ok(Trained { centroids, codec: Arc::new(BitsCodec { bits: self.bits, rotation }) })
+        let codec = BitsCodec::new(self.bits, rotation, training.metric);
+        Ok(Trained { centroids, codec: Arc::new(codec) })
     }
 
     fn words(&self) -> [u32; 3] {
@@ -122,19 +128,25 @@ impl Scheme for BitsScheme {
         let code_words = row_bytes(dim, self.bits) / WORD;
         let (in_last, mask) = (dim % GROUP as usize, unused(dim % GROUP as usize));
         let last_group = code_words - if in_last == 0 { 0 } else { self.bits as usize };
-        let (mut steps, mut unused_bits) = (true, 0);
+        let (mut steps, mut rests, mut unused_bits) = (true, true, 0);
         for (at, word) in (from / WORD..).zip(codes.chunks_exact(WORD)) {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             let at = at % code_words;
             if at == 0 {
                 let step = f32::from_bits(word);
                 steps &= word == 0 || (LEAST_STEP..=GREATEST_STEP).contains(&step);
+            } else if at == 1 {
+                // Not negative and not NaN.
+                rests &= word <= f32::INFINITY.to_bits();
             } else if at >= last_group {
                 unused_bits |= word & mask;
             }
         }
         if !steps {
             return Some("a step of a code is not in range");
+        }
+        if !rests {
+            return Some("a rest of a code is not a length");
         }
         (unused_bits != 0).then_some("unused bits of a code are set")
     }
@@ -146,12 +158,14 @@ impl Scheme for BitsScheme {
     fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
         let rotation = Rotation::from_matrix(file.dim, file.rotation.to_vec());
         let rotation = rotation.map_err(|_| "the rotation is not orthogonal")?;
-        Ok(Arc::new(BitsCodec { bits: self.bits, rotation }))
+        Ok(Arc::new(BitsCodec::new(self.bits, rotation, file.metric)))
     }
 }
 
 /// Bytes of a word of a code.
 const WORD: usize = size_of::<u32>();
+/// Bytes of a code before its first group: step and rest.
+const HEAD: usize = 2 * WORD;
 
 /// The bits of a word that belong to no component, if its group has `components`.
 fn unused(components: usize) -> u32 {
@@ -168,6 +182,10 @@ fn place(i: usize) -> usize {
 struct BitsCodec {
     bits: u32,
     rotation: Rotation,
+    /// Whether the metric compares directions.
+    directions: bool,
+    /// Whether the rotation changes no distance by more than [`SLACK`] allows: computed when it is first needed.
+    keeps_distances: OnceLock<bool>,
 }
 
 /// The levels of a number of bits: `scale` · n + `shift` for whole numbers n, 0 to `most`, and their negatives.
@@ -224,7 +242,35 @@ fn best_grid(levels: Levels, w: &[f32]) -> (f64, f32) {
     (best.1, best.2)
 }
 
+/// One of the two numbers at the start of a code.
+fn word_of(code: &[u8], word: usize) -> f32 {
+    f32::from_le_bytes(std::array::from_fn(|i| code[WORD * word + i]))
+}
+
+/// The rest of the code of `x` that stands for `r`. The factor is for the roundings of the sums here, and for lengths
+/// of queries, which a rotation changes.
+fn rest(x: &[f32], r: &[f32], directions: bool) -> f32 {
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
+    let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
+    let (x, r) = (wide(x), wide(r));
+    let size = |values: &[f64]| square(&mut values.iter().copied()).sqrt();
+    let (of_x, of_r) = (size(&x), size(&r));
+    let (error, slack) = if !directions {
+        (square(&mut x.iter().zip(&r).map(|(x, r)| x - r)).sqrt(), of_x * SLACK)
+    } else if of_x > 0.0 && of_r > 0.0 {
+        (square(&mut x.iter().zip(&r).map(|(x, r)| x / of_x - r / of_r)).sqrt(), SLACK)
+    } else {
+        // The similarity of a zero vector is 0, that of the other is at most 1.
+        (1.0, SLACK)
+    };
+    (((error + slack) * (1.0 + 2.0 * SLACK) + LEAST_LENGTH) as f32).next_up()
+}
+
 impl BitsCodec {
+    fn new(bits: u32, rotation: Rotation, metric: Metric) -> BitsCodec {
+        BitsCodec { bits, rotation, directions: metric.divides_by_norms(), keeps_distances: OnceLock::new() }
+    }
+
     /// Writes the code of a residual, whose components are finite. Fails with the column of its greatest component if
     /// the step is too large. `to` is zero before; `w` is scratch.
     fn encode_row(&self, y: &[f32], w: &mut Vec<f32>, to: &mut [u8]) -> Result<(), usize> {
@@ -243,8 +289,8 @@ impl BitsCodec {
         if step < LEAST_STEP {
             return Ok(());
         }
-        let (first, planes) = to.split_at_mut(WORD);
-        first.copy_from_slice(&step.to_le_bytes());
+        let (head, planes) = to.split_at_mut(HEAD);
+        head[..WORD].copy_from_slice(&step.to_le_bytes());
         let bits = self.bits as usize;
         let groups = w.chunks(GROUP as usize).zip(y.chunks(GROUP as usize));
         for ((w, y), to) in groups.zip(planes.chunks_exact_mut(bits * WORD)) {
@@ -292,7 +338,10 @@ impl Codec for BitsCodec {
                 if let Some(column) = y.iter().position(|y| !y.is_finite()) {
                     return Err(too_large(column));
                 }
-                self.encode_row(y, w, to).map_err(too_large)
+                self.encode_row(y, w, to).map_err(too_large)?;
+                self.decode_into(to, centroid, y);
+                to[WORD..HEAD].copy_from_slice(&rest(x, y, self.directions).to_le_bytes());
+                Ok(())
             },
         );
         // The error of the first row, on any number of threads.
@@ -309,8 +358,7 @@ impl Codec for BitsCodec {
         // A level is scale · code − below.
         let below = if self.bits < MOST_BITS { (1u32 << self.bits) as f32 - 1.0 } else { 128.0 };
         for (to, code) in to.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes(dim, self.bits))) {
-            let (step, planes) = code.split_at(WORD);
-            let step = f32::from_le_bytes([step[0], step[1], step[2], step[3]]);
+            let (step, planes) = (word_of(code, 0), &code[HEAD..]);
             let groups = to.chunks_mut(GROUP as usize).zip(centroid.chunks(GROUP as usize));
             for ((to, centroid), planes) in groups.zip(planes.chunks_exact(bits * WORD)) {
                 // Four codes at a time, a byte each.
@@ -327,6 +375,16 @@ impl Codec for BitsCodec {
                 }
             }
         }
+    }
+
+    fn rest(&self, codes: &[u8]) -> Option<f32> {
+        let keeps = || self.rotation.greatest_change() <= SLACK / 2.0;
+        if !*self.keeps_distances.get_or_init(keeps) {
+            // A file may have such a matrix. Its codes prove nothing.
+            return Some(f32::INFINITY);
+        }
+        let rests = codes.chunks_exact(row_bytes(self.rotation.dim(), self.bits)).map(|code| word_of(code, 1));
+        Some(rests.fold(0.0, f32::max))
     }
 
     fn restored(&self, vector: Vec<f32>) -> Result<Vec<f32>> {
@@ -360,7 +418,7 @@ mod tests {
     }
 
     fn codec(dim: usize, bits: u32) -> BitsCodec {
-        BitsCodec { bits, rotation: Rotation::mixing(dim, 1).unwrap() }
+        BitsCodec::new(bits, Rotation::mixing(dim, 1).unwrap(), Metric::L2)
     }
 
     /// The codes of rows around a centroid, and what they decode to.
@@ -402,6 +460,48 @@ mod tests {
         }
     }
 
+    /// The rest bounds the change of every distance, here of the vector from itself and from its opposite.
+    #[test]
+    fn rests_bound_what_codes_leave_out() {
+        let mut random = Random::new(9);
+        for (metric, dim, bits) in
+            [(Metric::L2, 1, 1), (Metric::L2, 40, 3), (Metric::Cosine, 33, 2), (Metric::Cosine, 7, 8)]
+        {
+            let codec = BitsCodec::new(bits, Rotation::mixing(dim, 1).unwrap(), metric);
+            let rows: Vec<f32> =
+                (0..30 * dim).map(|_| normal(&mut random) * 2f32.powi(random.below(40) as i32 - 20)).collect();
+            let (codes, decoded) = round_trip(&codec, &rows, &vec![0.25; dim]);
+            for ((x, r), code) in rows.chunks(dim).zip(decoded.chunks(dim)).zip(codes.chunks(row_bytes(dim, bits))) {
+                let size = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+                let (of_x, of_r) = if metric == Metric::L2 { (1.0, 1.0) } else { (size(x), size(r)) };
+                let left = |(x, r): (&f32, &f32)| (f64::from(*x) / of_x - f64::from(*r) / of_r).powi(2);
+                let left = x.iter().zip(r).map(left).sum::<f64>().sqrt();
+                let slack = SLACK * if metric == Metric::L2 { size(x) } else { 1.0 };
+                let rest = f64::from(codec.rest(code).unwrap());
+                assert!(
+                    (left + slack..=(left + slack) * 1.0001 + 1e-30).contains(&rest),
+                    "{rest}, {left} are left out"
+                );
+            }
+            let each = codes.chunks(row_bytes(dim, bits)).map(|code| codec.rest(code).unwrap());
+            assert_eq!(codec.rest(&codes), each.reduce(f32::max));
+        }
+    }
+
+    #[test]
+    fn codes_of_zeros_under_cosine_prove_nothing_and_so_do_those_of_other_matrices() {
+        let codec = BitsCodec::new(2, Rotation::mixing(3, 1).unwrap(), Metric::Cosine);
+        let (codes, _) = round_trip(&codec, &[0.0; 3], &[0.5, 0.5, 0.5]);
+        assert!(codec.rest(&codes).unwrap() > 1.0);
+        let matrix = |size: f32| (0..9).map(|i| if i % 4 == 0 { size } else { 0.0 }).collect::<Vec<f32>>();
+        for (size, proves) in [(1.0, true), (1.000_001, true), (1.000_02, false)] {
+            let rotation = Rotation::from_matrix(3, matrix(size)).unwrap();
+            let codec = BitsCodec::new(2, rotation, Metric::L2);
+            let (codes, _) = round_trip(&codec, &[1.0, 2.0, 3.0], &[0.0; 3]);
+            assert_eq!(codec.rest(&codes).unwrap() < f32::INFINITY, proves, "{size}");
+        }
+    }
+
     #[test]
     fn codes_of_known_residuals() {
         // w is 1, 1/4, 1, 1/2. Of the levels 3, 1, 3, 1 the product is 27/4 and the square 20; of 3, 1, 3, 3, which
@@ -411,8 +511,8 @@ mod tests {
         let step = 1.35f32;
         assert_eq!(codes[..4], step.to_le_bytes());
         // Codes 3, 2, 0, 2 of components 0 to 3, whose bits have the places 0, 8, 16 and 24.
-        assert_eq!(codes[4..8], [1, 1, 0, 1]);
-        assert_eq!(codes[8..12], [1, 0, 0, 0]);
+        assert_eq!(codes[8..12], [1, 1, 0, 1]);
+        assert_eq!(codes[12..16], [1, 0, 0, 0]);
         assert_eq!(decoded, [10.0 + step * 3.0, 10.0 + step, 10.0 + step * -3.0, 10.0 + step]);
         assert_eq!(codes.len(), row_bytes(4, 2));
     }
@@ -421,10 +521,14 @@ mod tests {
     fn residuals_at_the_ends_of_f32() {
         let codec = codec(3, 5);
         let centroid = [0.5, -1.0, 0.0];
-        let zero = round_trip(&codec, &centroid, &centroid);
-        assert_eq!(zero, (vec![0; row_bytes(3, 5)], centroid.to_vec()));
+        // The code of the centroid has a rest only.
+        let is_centroid = |(mut codes, decoded): (Vec<u8>, Vec<f32>), centroid: &[f32]| {
+            codes[WORD..HEAD].fill(0);
+            codes.iter().all(|byte| *byte == 0) && decoded == centroid
+        };
+        assert!(is_centroid(round_trip(&codec, &centroid, &centroid), &centroid));
         let tiny = [f32::from_bits(1), 0.0, f32::MIN_POSITIVE];
-        assert_eq!(round_trip(&codec, &tiny, &[0.0; 3]), (vec![0; row_bytes(3, 5)], vec![0.0; 3]));
+        assert!(is_centroid(round_trip(&codec, &tiny, &[0.0; 3]), &[0.0; 3]));
         for unit in [1e-30, 1e30] {
             let rows = [unit, -2.0 * unit, 0.25 * unit];
             let (codes, decoded) = round_trip(&codec, &rows, &[0.0; 3]);
@@ -475,6 +579,12 @@ mod tests {
         // A negative step, NaN, and one above the greatest.
         for value in [0xbf, 0x7f, 0x74] {
             assert_eq!(defect(&damaged(2 * bytes + 3, value), 0), Some("a step of a code is not in range"));
+        }
+        // A negative rest, and NaN.
+        for value in [0xbf, 0x7f] {
+            let mut codes = damaged(2 * bytes + 7, value);
+            codes[2 * bytes + 6] = 0xc0;
+            assert_eq!(defect(&codes, 0), Some("a rest of a code is not a length"));
         }
         // The second group has components 32 to 36, so bits 0 and 1 of byte 0 and bit 0 of the others are used.
         for (byte, value) in [(0, 4), (1, 2), (3, 0x80)] {

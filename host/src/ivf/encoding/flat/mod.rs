@@ -98,6 +98,10 @@ impl Codec for FlatCodec {
         with_components!(self.vectors(codes), rows: T => as_f32::<T>(rows, scratch))
     }
 
+    fn rest(&self, _: &[u8]) -> Option<f32> {
+        Some(0.0)
+    }
+
     fn reach(&self) -> f32 {
         0.0
     }
