@@ -231,7 +231,7 @@ impl Coder<'_, f32> {
     pub(crate) fn code_generated(&self, generator: &Generator, first: u64, count: usize) -> Result<Coded<'static>> {
         let codec = &self.trained.codec;
         // These codecs neither rotate nor normalise rows, so a device can generate the rows that it codes.
-        if !codec.in_place() && codec.rotation().is_none() && !self.settings.metric.divides_by_norms() {
+        if !codec.in_place() && codec.turn().is_none() && !self.settings.metric.divides_by_norms() {
             return self.code_rows(Rows::Generated { generator, first }, count);
         }
         Ok(self.code(&generator.rows(first, count))?.into_owned())

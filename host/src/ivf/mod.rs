@@ -82,6 +82,7 @@ use crate::device::open::open;
 use crate::index::Index;
 use crate::index::private::Stored;
 pub(crate) use crate::neighbors::RangeNeighbors;
+use crate::pq::turn::Turn;
 use crate::pq::{ProductQuantizer, Rotation};
 pub(crate) use crate::search_options::{Scan, SearchOptions, SearchRequest};
 use crate::{Device, Element, Error, Metric, Placement, Result};
@@ -359,15 +360,19 @@ impl<T: Element> IvfIndex<T> {
 
     /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the
     /// least value of each component of a residual, and then the step of each component; for [`Encoding::F16`] the
-    /// number by which halves are multiplied. Empty for [`Encoding::Flat`] and until trained.
+    /// number by which halves are multiplied; for [`Encoding::Bits`] the signs of the four rounds of the rotation, dim
+    /// each. Empty for [`Encoding::Flat`] and until trained.
     pub fn code_tables(&self) -> &[f32] {
         self.kind.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
     }
 
-    /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not
-    /// rotate.
+    /// The matrix by which vectors and queries are rotated first; `None` until trained, and for encodings that do not
+    /// rotate, or by other means ([`code_tables`](Self::code_tables)).
     pub fn rotation(&self) -> Option<&Rotation> {
-        self.kind.trained.as_ref()?.codec.rotation()
+        match self.kind.trained.as_ref()?.codec.turn()? {
+            Turn::Matrix(rotation) => Some(rotation),
+            Turn::Mixing(_) => None,
+        }
     }
 
     /// Number of lists that a search probes if [`SearchOptions::probes`] is not set; stored in index files. The initial

@@ -25,10 +25,9 @@
 //! and no rotation is assumed to be random. The price is a bound √(dim − 1) / 1.9 times as wide.
 //!
 //! # Slack
-//! The bound is for real numbers; the slack is for what rounding and the rotation do. A rotation R of which R·Rᵀ − I
-//! has a norm of at most δ changes distances by at most δ·(‖q‖ + ‖x‖), products by δ·‖q‖·‖x‖, and the codec requires δ
-//! ≤ s / 2. Components of q' and x' are rounded to f32 once, or twice for cosine (2⁻²³ of the length), and sums have
-//! f64. So s/2 = 2⁻¹⁷ is more than all of these. Canonical distances are rounded to f32 once (2⁻²⁴); [`ROUNDING`] is
+//! The bound is for real numbers; the slack is for rounding. A rotation ([`crate::pq::mixing`]) changes a vector by
+//! less than 2⁻²³ of its length, its division by its length under cosine by 2⁻²³ more, and sums have f64. So s = 2⁻¹⁶
+//! of both vectors is much more than all of these. Canonical distances are rounded to f32 once (2⁻²⁴); [`ROUNDING`] is
 //! more. Lengths below 2⁻¹²⁰ and distances below 2⁻¹⁰⁰, which may be subnormal, count as 0.
 //!
 //! # Cost
@@ -39,7 +38,7 @@
 
 use crate::Metric;
 
-/// The share of a vector's length by which rotation and rounding may change distances.
+/// More than the share of a vector's length by which rotation and rounding change distances.
 pub(super) const SLACK: f64 = 1.0 / 65536.0;
 /// More than the relative rounding of a canonical distance.
 const ROUNDING: f64 = 1.0 / 4_194_304.0;

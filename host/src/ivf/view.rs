@@ -123,7 +123,7 @@ impl<'a> View<'a> {
 
     /// The queries as [`queries`](Self::queries) transforms them, but for the rotation; `None` if there is none.
     pub(crate) fn unrotated<'q>(&self, queries: VectorSlice<'q>) -> Result<Option<Cow<'q, [f32]>>> {
-        self.codec.rotation().map(|_| to_f32(queries, self.metric.divides_by_norms())).transpose()
+        self.codec.turn().map(|_| to_f32(queries, self.metric.divides_by_norms())).transpose()
     }
 
     /// Whether f32 surely holds the rotated vectors of these, whose components are at most √dim times the greatest one.

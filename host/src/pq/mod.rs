@@ -48,12 +48,14 @@ pub(crate) mod codes;
 pub(crate) mod encode;
 pub(crate) mod gpu;
 mod linear;
+pub(crate) mod mixing;
 mod quantizer;
 mod rotation;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod train;
+pub(crate) mod turn;
 
 pub(crate) use self::quantizer::CODE_BITS;
 pub use self::quantizer::ProductQuantizer;

@@ -32,7 +32,6 @@
 //! uses columns instead of rows.
 
 use std::borrow::Cow;
-use std::f64::consts::FRAC_1_SQRT_2;
 
 use super::gpu::rotate::row_products;
 use super::linear::polar;
@@ -59,8 +58,6 @@ const TRIALS: usize = 32;
 /// Number of products up to which the CPU rotates: a change of a few vectors then asks a device for nothing. Chosen,
 /// not measured: a thousand vectors of 64 components.
 const FEW_PRODUCTS: usize = 1 << 22;
-/// Number of rounds of a random rotation.
-const MIXING_ROUNDS: usize = 4;
 /// Number of vectors of a task: the task reads the matrix once for all of them.
 const ROTATED: usize = 16;
 
@@ -222,31 +219,6 @@ impl Rotation {
         Rotation { dim, matrix, transposed }
     }
 
-    /// A random rotation that mixes all components, by a seed: the same matrix everywhere.
-    ///
-    /// Four rounds of random signs, a fast Hadamard transform of 2^⌊log₂ dim⌋ components, the first and the last by
-    /// turns, and a turn by 45° of the planes of components i and i + ⌊dim / 2⌋. Each of these is orthogonal, so no
-    /// component is padded, whatever the dimension (the rotation of the RaBitQ library). Transforms of the first and
-    /// the last in one round, without signs between them, nearly cancel if dim is 2^n + 1. O(dim² · log dim) for the
-    /// matrix; the rounding to f32 is that of [`train`](Self::train).
-    pub(crate) fn mixing(dim: usize, seed: u64) -> Result<Rotation> {
-        let mut random = Random::new(seed);
-        let rounds: Vec<Vec<bool>> =
-            (0..MIXING_ROUNDS).map(|_| (0..dim).map(|_| random.bits() >> 63 == 1).collect()).collect();
-        let mut columns = host_memory::zeroed(host_memory::count::<f32>(&[dim, dim])?)?;
-        columns.par_chunks_exact_mut(dim).enumerate().for_each_init(
-            || vec![0.0f64; dim],
-            |column, (at, to)| {
-                column.fill(0.0);
-                column[at] = 1.0;
-                rounds.iter().enumerate().for_each(|(round, negative)| mix(column, negative, round % 2 == 0));
-                to.iter_mut().zip(column).for_each(|(to, value)| *to = *value as f32);
-            },
-        );
-        let Rotation { matrix: transposed, transposed: matrix, .. } = Self::new(dim, columns);
-        Ok(Rotation { dim, matrix, transposed })
-    }
-
     /// The rows after the rotation, on a device; few rows on the CPU, which allocates nothing on the device and asks it
     /// for nothing.
     ///
@@ -323,23 +295,16 @@ impl Rotation {
 
     /// The largest entry of |R·Rᵀ − I|. O(dim³).
     pub fn orthogonality_error(&self) -> f64 {
-        let of_row = |i, row: &[f32]| self.deviations(row, i, i + 1).fold(0.0, f64::max);
-        self.matrix.par_chunks_exact(self.dim).enumerate().map(|(i, row)| of_row(i, row)).reduce(|| 0.0, f64::max)
-    }
-
-    /// A bound of the norm of R·Rᵀ − I, and so of that of Rᵀ·R − I: the largest sum of |entries| of a row. O(dim³).
-    pub(crate) fn greatest_change(&self) -> f64 {
-        let of_row = |i, row: &[f32]| self.deviations(row, i, self.dim).sum::<f64>();
-        self.matrix.par_chunks_exact(self.dim).enumerate().map(|(i, row)| of_row(i, row)).reduce(|| 0.0, f64::max)
-    }
-
-    /// The first `count` entries of row `i` of |R·Rᵀ − I|, where `row` is row `i` of R.
-    fn deviations(&self, row: &[f32], i: usize, count: usize) -> impl Iterator<Item = f64> {
-        let (isa, row) = (Isa::detect(), row.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>());
-        self.matrix.chunks_exact(self.dim).take(count).enumerate().map(move |(j, other)| {
-            let identity = if i == j { 1.0 } else { 0.0 };
-            f64::abs(exact::sum(isa, Term::Product, &row, other) - identity)
-        })
+        let isa = Isa::detect();
+        let rows = self.matrix.par_chunks_exact(self.dim).enumerate();
+        let of_row = |(i, x): (usize, &[f32])| {
+            let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            let products =
+                self.matrix.chunks_exact(self.dim).take(i + 1).map(|y| exact::sum(isa, Term::Product, &x, y));
+            let deviation = |(j, product)| f64::abs(product - if i == j { 1.0 } else { 0.0 });
+            products.enumerate().map(deviation).fold(0.0, f64::max)
+        };
+        rows.map(of_row).reduce(|| 0.0, f64::max)
     }
 
     /// Rotates `rows` (row-major, `dim` components each), with the same bits on every device. O(rows · dim²).
@@ -364,35 +329,6 @@ impl Rotation {
             Some(runtime) => row_products(&runtime, matrix, rows, self.dim),
             None => products(matrix, rows, self.dim),
         }
-    }
-}
-
-/// One round of [`Rotation::mixing`], which transforms the first components or the last.
-fn mix(vector: &mut [f64], negative: &[bool], first: bool) {
-    vector.iter_mut().zip(negative).filter(|(_, negative)| **negative).for_each(|(x, _)| *x = -*x);
-    let dim = vector.len();
-    let power = 1 << dim.ilog2();
-    hadamard(if first { &mut vector[..power] } else { &mut vector[dim - power..] });
-    let (first, last) = vector.split_at_mut(dim / 2);
-    turn(first, last);
-}
-
-/// Turns the planes of components i of two parts by 45°.
-fn turn(first: &mut [f64], last: &mut [f64]) {
-    for (x, y) in first.iter_mut().zip(last) {
-        (*x, *y) = ((*x + *y) * FRAC_1_SQRT_2, (*x - *y) * FRAC_1_SQRT_2);
-    }
-}
-
-/// The orthogonal Hadamard transform of 2^n numbers.
-fn hadamard(values: &mut [f64]) {
-    let mut half = 1;
-    while half < values.len() {
-        for both in values.chunks_exact_mut(2 * half) {
-            let (first, last) = both.split_at_mut(half);
-            turn(first, last);
-        }
-        half *= 2;
     }
 }
 
@@ -466,20 +402,5 @@ mod tests {
         let error = leaning.orthogonality_error();
         assert!(error > 0.5 * TOLERANCE && error <= TOLERANCE && !leaning.passes_trials(), "{error}");
         assert_eq!(Rotation::from_matrix(200, leaning.matrix.clone()).unwrap(), leaning);
-    }
-
-    #[test]
-    fn a_mixing_rotation_is_orthogonal_and_mixes() {
-        for dim in [1, 2, 3, 31, 64, 100, 129, 255, 257, 384, 1025] {
-            let rotation = Rotation::mixing(dim, 9).unwrap();
-            assert!(rotation.orthogonality_error() < 1e-6, "{dim}");
-            assert_eq!(rotation, Rotation::mixing(dim, 9).unwrap());
-            assert_eq!(Rotation::from_matrix(dim, rotation.matrix.clone()).unwrap(), rotation);
-            // Every component has a share of every other: a part of a unit vector is about 1/√dim.
-            let greatest = rotation.matrix.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
-            let share = f64::from(greatest) * (dim as f64).sqrt();
-            assert!(dim < 31 || share < 8.0, "{dim}: {greatest}");
-        }
-        assert_ne!(Rotation::mixing(64, 9).unwrap(), Rotation::mixing(64, 10).unwrap());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! # Problem
 //! Component i of a rotated vector is the canonical inner product ([`crate::product::canonical`]) of the vector and row
-//! i of the matrix, with the same bits on every device. A search of 10,000 queries rotates all of them first.
+//! i of the matrix, with the same bits on every device. A search in product codes with a learned rotation rotates all
+//! queries first.
 //!
 //! # How it maps to the machine
 //! A warp has [`BATCH`] vectors and goes through rows of the matrix, so that a row is loaded and converted to f64 once

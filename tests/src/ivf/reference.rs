@@ -34,8 +34,8 @@ pub struct Model {
     pub centroids: Vec<f64>,
     /// The representation of a vector in the index.
     pub kept: Kept,
-    /// The matrix of the rotation, row-major; only for codes with a rotation.
-    pub rotation: Option<Vec<f64>>,
+    /// The rotation; only for codes with one.
+    pub rotation: Option<Rotation>,
 }
 
 fn first_best(values: impl Iterator<Item = f64>) -> usize {
@@ -64,9 +64,10 @@ impl Model {
             }
         }
         match &self.rotation {
-            Some(matrix) => {
+            Some(Rotation::Matrix(matrix)) => {
                 matrix.chunks(self.dim).map(|row| f64::from(defined(Metric::InnerProduct, &x, row))).collect()
             }
+            Some(Rotation::Signs(signs)) => mixed(x, signs),
             None => x,
         }
     }
@@ -135,7 +136,11 @@ impl Model {
 
     /// The vector that reading a stored vector back returns.
     pub fn read_back(&self, stored: &[f64]) -> Vec<f32> {
-        let Some(matrix) = &self.rotation else { return stored.iter().map(|&x| x as f32).collect() };
+        let matrix = match &self.rotation {
+            None => return stored.iter().map(|&x| x as f32).collect(),
+            Some(Rotation::Signs(signs)) => return unmixed(stored.to_vec(), signs),
+            Some(Rotation::Matrix(matrix)) => matrix,
+        };
         let column = |j: usize| -> Vec<f64> { (0..self.dim).map(|i| matrix[i * self.dim + j]).collect() };
         (0..self.dim).map(|j| defined(Metric::InnerProduct, stored, &column(j))).collect()
     }
@@ -152,6 +157,66 @@ impl Model {
         all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         all.into_iter().take(probes).map(|(_, list)| list).collect()
     }
+}
+
+/// A rotation, as an index has it.
+#[derive(Debug, Clone)]
+pub enum Rotation {
+    /// The rows of an orthogonal matrix, one after the other.
+    Matrix(Vec<f64>),
+    /// Signs of four rounds.
+    Signs(Vec<f64>),
+}
+
+const HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
+
+/// The Hadamard transform of 2^n numbers: those of both halves, and then the sums and the differences of the halves.
+fn hadamard(v: &[f64]) -> Vec<f64> {
+    if v.len() == 1 {
+        return v.to_vec();
+    }
+    let (a, b) = v.split_at(v.len() / 2);
+    let (a, b) = (hadamard(a), hadamard(b));
+    let sums = a.iter().zip(&b).map(|(a, b)| (a + b) * HALF);
+    sums.chain(a.iter().zip(&b).map(|(a, b)| (a - b) * HALF)).collect()
+}
+
+/// The components that round `round` transforms, transformed, between the others.
+fn partly(v: &[f64], round: usize) -> Vec<f64> {
+    let power = (0..).map(|n| 1 << n).take_while(|&power| power <= v.len()).last().unwrap_or(1);
+    let from = if round % 2 == 0 { 0 } else { v.len() - power };
+    [&v[..from], &hadamard(&v[from..from + power]), &v[from + power..]].concat()
+}
+
+/// Sums and differences of the components of the first half with those behind it.
+fn folded(v: &[f64]) -> Vec<f64> {
+    let half = v.len() / 2;
+    let of = |i: usize| match i {
+        i if i < half => (v[i] + v[i + half]) * HALF,
+        i if i < 2 * half => (v[i - half] - v[i]) * HALF,
+        i => v[i],
+    };
+    (0..v.len()).map(of).collect()
+}
+
+/// A vector after the rounds of these signs, with components of f32.
+fn mixed(x: Vec<f64>, signs: &[f64]) -> Vec<f64> {
+    let dim = x.len();
+    let round = |v: Vec<f64>, round: usize| {
+        let signed: Vec<f64> = v.iter().zip(&signs[round * dim..]).map(|(v, sign)| v * sign).collect();
+        folded(&partly(&signed, round))
+    };
+    (0..4).fold(x, round).into_iter().map(|v| f64::from(v as f32)).collect()
+}
+
+/// The rounds in reverse order, each backwards.
+fn unmixed(x: Vec<f64>, signs: &[f64]) -> Vec<f32> {
+    let dim = x.len();
+    let round = |v: Vec<f64>, round: usize| -> Vec<f64> {
+        let transformed = partly(&folded(&v), round);
+        transformed.iter().zip(&signs[round * dim..]).map(|(v, sign)| v * sign).collect()
+    };
+    (0..4).rev().fold(x, round).into_iter().map(|v| v as f32).collect()
 }
 
 /// The step of a residual and the level of each component, by the definition of codes of bits.
@@ -310,9 +375,13 @@ mod tests {
         assert_eq!(coded.stored(&[10.9, -0.8], 1), [11.0, -1.0]);
         assert_eq!(coded.stored(&[10.4, -0.4], 1), [10.0, 0.0]);
         // A rotation by a quarter turn: (x, y) becomes (−y, x).
-        coded.rotation = Some(vec![0.0, -1.0, 1.0, 0.0]);
+        coded.rotation = Some(Rotation::Matrix(vec![0.0, -1.0, 1.0, 0.0]));
         assert_eq!(coded.transform(&[3.0, 4.0]), [-4.0, 3.0]);
         assert_eq!(coded.read_back(&[-4.0, 3.0]), [3.0, 4.0]);
+        // Each round has two butterflies, which leave nothing but the signs. The last is (+, −).
+        coded.rotation = Some(Rotation::Signs(vec![1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]));
+        assert_eq!(coded.transform(&[3.0, 4.0]), [3.0, -4.0]);
+        assert_eq!(coded.read_back(&[3.0, -4.0]), [3.0, 4.0]);
         let mut cosine = model(Metric::Cosine);
         assert_eq!(cosine.transform(&[3.0, 4.0]), [3.0, 4.0]);
         cosine.kept = Kept::Codebooks(vec![0.0, 0.0], 1);

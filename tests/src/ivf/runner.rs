@@ -5,7 +5,7 @@ use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Bitset, Device, Filter, Metric, Neighbors, Placement, Scan, SearchOptions};
 
 use super::cases::{Ids, IvfCase};
-use super::reference::{Contents, Kept, Model};
+use super::reference::{Contents, Kept, Model, Rotation};
 use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
 use crate::runner::{Outcome, text};
@@ -84,7 +84,10 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
         metric: index.metric(),
         centroids: widen(index.centroids()),
         kept,
-        rotation: index.rotation().map(|rotation| widen(rotation.matrix())),
+        rotation: match index.encoding() {
+            Encoding::Bits { .. } => Some(Rotation::Signs(widen(tables))),
+            _ => index.rotation().map(|rotation| Rotation::Matrix(widen(rotation.matrix()))),
+        },
     }
 }
 

@@ -11,8 +11,9 @@ use crate::generate::Rows;
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::kmeans::{Clustering, KMeans};
+use crate::pq::ProductQuantizer;
 use crate::pq::encode::Residuals;
-use crate::pq::{ProductQuantizer, Rotation};
+use crate::pq::turn::Turn;
 use crate::product::cpu::{canonical_square, convert};
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, with_components};
@@ -264,7 +265,7 @@ pub(crate) trait Codec: Debug + Send + Sync {
     }
 
     /// The rotation that is applied to vectors and queries first.
-    fn rotation(&self) -> Option<&Rotation> {
+    fn turn(&self) -> Option<Turn<'_>> {
         None
     }
 

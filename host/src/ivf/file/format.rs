@@ -8,8 +8,8 @@
 //! | 8..12 | [`VERSION`] |
 //! | 12..16 | element type: 0 f32, 1 f16, 2 bf16, 3 u8, 4 i8 |
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
-//! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component |
-//! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); others: zeros |
+//! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component, 4 bits |
+//! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); bits: bits of a component; others: zeros |
 //! | 36..40 | f16: the exponent e of the scale 2^e of all codes, at most 100; others: zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
@@ -76,9 +76,10 @@ pub enum Section {
     /// The codes of the vectors, list after list.
     Codes,
     /// f32, the tables of the encoding. Product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers. One
-    /// byte for each component: 2 × dimension (least values, steps). Empty for other encodings.
+    /// byte for each component: 2 × dimension (least values, steps). Bits: 4 × dimension (signs of the rotation). Empty
+    /// for other encodings.
     Codebooks,
-    /// f32, dimension × dimension; empty without a rotation.
+    /// f32, dimension × dimension; empty without a rotation by a matrix.
     Rotation,
 }
 

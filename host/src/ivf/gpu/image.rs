@@ -12,6 +12,8 @@ use warpann_kernels::ivf::pairs;
 use super::storage::{Growth, Storage};
 use super::stored::Image;
 use super::stored_plan::{Held, ImageShape, Measured, Source, StoredParts, StoredPlan, prepared};
+use super::turn::TurnPlan;
+use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -68,8 +70,8 @@ struct ImagePlan<'a> {
     centroids: Reserved<f32>,
     f16_centroids: Reserved<u16>,
     centroid_values: Reserved<f32>,
-    /// The matrix of the rotation, if there is one.
-    rotation: Option<Reserved<f32>>,
+    /// The rotation, if there is one and the device has memory for it.
+    turn: Option<TurnPlan>,
     centre: Reserved<f32>,
     /// Greatest component of the vectors, and then (cosine only) of the centroids.
     greatest: Reserved<u32>,
@@ -80,7 +82,7 @@ struct ImagePlan<'a> {
 }
 
 impl<'a> ImagePlan<'a> {
-    fn new(view: &View<'a>, storage: &Storage, budget: u64) -> ImagePlan<'a> {
+    fn new(view: &View<'a>, storage: &Storage, budget: u64, limits: &Limits) -> ImagePlan<'a> {
         let (dim, lists, rows) = (view.dim, view.list_count(), storage.rows as usize);
         let stride = dim.next_multiple_of(4);
         let f16_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
@@ -108,7 +110,7 @@ impl<'a> ImagePlan<'a> {
             centroids: layout.array(lists * stride),
             f16_centroids: layout.array(padded_lists * f16_stride),
             centroid_values: layout.array(padded_lists),
-            rotation: view.codec.rotation().map(|_| layout.array(dim * stride)),
+            turn: view.codec.turn().and_then(|turn| TurnPlan::new(&mut layout, turn, dim, limits)),
             centre: layout.array(stride),
             greatest: layout.array(2),
             bounds: layout.array(6),
@@ -146,7 +148,7 @@ impl<'a> ImagePlan<'a> {
             centroids: memory.at(self.centroids).into(),
             f16_centroids: memory.at(self.f16_centroids).into(),
             centroid_values: memory.at(self.centroid_values).into(),
-            rotation: self.rotation.map(|rotation| memory.at(rotation).into()),
+            turn: self.turn.map(|turn| turn.on_device(memory)),
             centre: self.is_centred().then(|| memory.at(self.centre).into()),
             greatest: memory.at(greatest).into(),
             centroid_greatest: memory.at(centroid_greatest).into(),
@@ -188,8 +190,8 @@ impl<'a> ImagePlan<'a> {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
-            if let (Some(to), Some(rotation)) = (self.rotation, view.codec.rotation()) {
-                upload_rows(runtime, stream, shape, memory.at(to).as_bytes(), rotation.matrix())?;
+            if let (Some(to), Some(turn)) = (self.turn, view.codec.turn()) {
+                upload_rows(runtime, stream, shape, memory.at(to.rows).as_bytes(), turn.rows())?;
             }
             if self.is_centred() {
                 let centre = middle(view, held, self.centre.len());
@@ -286,7 +288,7 @@ impl Resident {
         let places = || (0..view.list_count()).map(|list| view.places(list));
         let storage = Storage::new(places().map(|places| places.len() as u32).collect(), growth)?;
         let firsts = places().map(|places| places.start as u32).collect();
-        let plan = ImagePlan::new(view, &storage, budget);
+        let plan = ImagePlan::new(view, &storage, budget, runtime.limits());
         let bytes = plan.bytes as u64;
         if bytes > budget {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
@@ -333,7 +335,7 @@ impl Resident {
             return Ok(None);
         }
         // The places in an image follow from the training, the number of rows and the budget, which are the same.
-        let plan = ImagePlan::new(view, &self.storage, budget);
+        let plan = ImagePlan::new(view, &self.storage, budget, runtime.limits());
         if plan.bytes as u64 != self.bytes {
             return Ok(None);
         }

@@ -11,6 +11,7 @@
 //! | `plan` | the scratch of a search, and the choices that follow from sizes |
 //! | `search` | one search: queries, probes, pairs, scan |
 //! | `storage` | the places of the lists in an image |
+//! | `turn` | the rotation of queries |
 //! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
 //! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget and
@@ -36,6 +37,7 @@ pub(super) mod stored_plan;
 pub(super) mod tables;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,7 +65,6 @@ use crate::flat::gpu::FlatDevice;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::pq::gpu::rotate::rotate;
 use crate::product::gpu::{VectorShape, upload_accepted, upload_checked};
 use crate::shards::share;
 use crate::vectors::VectorSlice;
@@ -170,7 +171,7 @@ impl IvfDevice {
         let wide = VectorShape::new(ElementType::F32, view.metric, dim);
         let in_place = search.resident.image.stored.in_place;
         // The device widens queries where it can: on a CPU that takes longer than the search of a small index.
-        let widens = own.element != ElementType::F32 && view.codec.rotation().is_none();
+        let widens = own.element != ElementType::F32 && view.codec.turn().is_none();
         let widened = if in_place { search.wide_queries() } else { Some(search.queries()) };
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
@@ -191,7 +192,7 @@ impl IvfDevice {
                 };
                 if let Some(to) = given {
                     upload_checked(runtime, stream, own, to, queries, Input::Queries)?;
-                } else if let Some(queries) = view.unrotated(queries)? {
+                } else if let (Some(_), Some(queries)) = (search.resident.image.turn, view.unrotated(queries)?) {
                     let (to, queries) = (search.unrotated(&rows), VectorSlice::of(&queries, dim));
                     let safe = |some: VectorSlice<'_>| view.rotates_safely(bytemuck::cast_slice(some.bytes()));
                     unrotated = upload_accepted(runtime, stream, wide, to.as_bytes(), queries, safe)?.then_some(to);
@@ -207,9 +208,9 @@ impl IvfDevice {
                 if let (Some(given), Some(to)) = (given, widened) {
                     search.widen(own, (given.into(), rows.len() as u32), None, part(to, wide).cast())?;
                 }
-                if let (Some(from), Some(matrix)) = (unrotated, search.resident.image.rotation) {
+                if let (Some(from), Some(turn)) = (unrotated, search.resident.image.turn) {
                     let (from, to) = ((from.into(), rows.len() as u32), part(search.queries(), wide).cast());
-                    rotate(search.on, wide, from, (matrix, dim as u32), (to, wide.stride() as u32))?;
+                    turn.enqueue(search.on, wide, from, (to, wide.stride() as u32))?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }

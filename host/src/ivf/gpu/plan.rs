@@ -259,7 +259,7 @@ impl SearchPlan {
             compares_lists,
             narrow_queries: narrow.then(|| layout.array(narrow_bytes)),
             queries: layout.array(components),
-            unrotated: layout.array(if image.rotation.is_some() { components } else { 0 }),
+            unrotated: layout.array(if image.turn.is_some() { components } else { 0 }),
             operands: OperandsPlan::reserve(&mut layout, queries, operand_stride),
             coarse_operands: ((cosine || bytes) && !compares_centroids)
                 .then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),

@@ -38,7 +38,6 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::ivf::SearchRequest;
 use crate::ivf::view::View;
-use crate::pq::gpu::rotate::rotate;
 use crate::product::gpu::VectorShape;
 use crate::search::staging::{StagedRows, stage_rows};
 use crate::search::{Found, Given, PlannedSearch, Range, TileSearch, narrow_k, table_bytes};
@@ -153,7 +152,7 @@ impl IvfDevice {
             Some(directory) => directory.ids().names()?,
             None => None,
         };
-        let rotates = view.codec.rotation().is_some();
+        let rotates = view.codec.turn().is_some();
         let converts = view.element != ElementType::F32 || view.metric.divides_by_norms() || rotates;
         let sizes = TableSizes {
             shape,
@@ -162,6 +161,11 @@ impl IvfDevice {
             rotates,
         };
         let limits = self.runtime.limits();
+        if rotates && resident.is_some_and(|resident| resident.image.turn.is_none()) {
+            let most = u64::from(limits.shared_bytes) / size_of::<f64>() as u64;
+            let what = "dimensions of queries that a device rotates";
+            return Err(Error::TooMany { what, asked: view.dim as u64, limit: most });
+        }
         let budget = match resident {
             Some(resident) => self.scratch(resident),
             None => Budget::new(&self.runtime, self.budget),
@@ -251,13 +255,13 @@ impl ListSearch {
             }
             let staged = tables.at(of.staged).take(count as usize * own.row_bytes());
             given.stage(search.on, own, staged)?;
-            let Some(matrix) = search.resident.image.rotation else {
+            let Some(turn) = search.resident.image.turn else {
                 return search.widen(own, (staged.into(), count), None, to.cast());
             };
             let widened = tables.at(of.widened).take(count as usize * own.stride());
             let rotated = tables.at(of.rotated).take(count as usize * own.dim);
             search.widen(own, (staged.into(), count), Some(refused.into()), widened)?;
-            rotate(search.on, wide, (widened.into(), count), (matrix, own.dim as u32), (rotated, own.dim as u32))?;
+            turn.enqueue(search.on, wide, (widened.into(), count), (rotated, own.dim as u32))?;
             // A query that was refused became NaN, and so its rotated vector is refused.
             let notes = StagedRows { refused: Some(refused), first_refused: None };
             stage_rows(search.on, wide, rotated.as_bytes().into(), count, to, notes)

@@ -12,6 +12,7 @@ use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::tables;
 use super::tables::Terms;
+use super::turn::TurnOnDevice;
 use crate::product::gpu::{Operands, VectorShape};
 use crate::select::Best;
 use crate::{ElementType, Metric};
@@ -171,8 +172,8 @@ pub(crate) struct Image {
     pub centroids: Ptr<f32>,
     pub f16_centroids: Ptr<u16>,
     pub centroid_values: Ptr<f32>,
-    /// The matrix by which queries are rotated, `dim` rows of [`Self::stride`] components, if the index rotates.
-    pub rotation: Option<Ptr<f32>>,
+    /// The rotation of queries, if the index rotates and the device can.
+    pub turn: Option<TurnOnDevice>,
     /// The vector that is subtracted from queries and vectors before conversion to f16 (squared L2 only).
     pub centre: Option<Ptr<f32>>,
     /// Greatest component of the vectors, and also of the centroids unless the metric is cosine: one word.

@@ -20,6 +20,7 @@ use crate::ivf::encoding::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
+use crate::pq::turn::Turn;
 use crate::pq::{CODE_BITS, PqTraining, ProductQuantizer, Rotation, codes};
 use crate::random::gather;
 use crate::validate::{check_derived, check_divisible, check_range};
@@ -210,8 +211,8 @@ impl Codec for PqCodec {
         Some(&self.quantizer)
     }
 
-    fn rotation(&self) -> Option<&Rotation> {
-        self.rotation.as_ref()
+    fn turn(&self) -> Option<Turn<'_>> {
+        self.rotation.as_ref().map(Turn::Matrix)
     }
 
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
