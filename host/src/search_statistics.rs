@@ -41,7 +41,7 @@ pub struct SearchStatistics {
     /// Number of candidates that a refined search ranked by the original vectors; 0 for other searches.
     pub refined: u64,
     /// Number of searches that the call made: 0 for an empty index, 1, or more if some queries had fewer than k
-    /// results, and were searched again more widely.
+    /// results, or no proof of them, and were searched again more widely.
     pub passes: u64,
 }
 

@@ -64,6 +64,7 @@ impl<K: Kind> Index<K> {
     /// [`Error::NotTrained`]; [`Error::NotInDeviceMemory`] for an index on the CPU, the emulator or several devices, or
     /// whose vectors are streamed from host memory; [`Error::Zero`], [`Error::LaunchLimit`] for a `k` beyond 32 bits,
     /// [`Error::WrongLength`], [`Error::StaleFilter`], [`Error::Mismatch`] for a filter for each query,
+    /// [`Error::TooMany`] for codes of bits of more components than the device rotates, 12,000 to 29,000;
     /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn device_workspace(&self, queries: usize, k: usize, options: &SearchOptions<'_>) -> Result<DeviceWorkspace> {
         self.kind.check_queries(&[], "device_workspace")?;

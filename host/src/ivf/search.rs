@@ -91,7 +91,7 @@ impl<T: Element> IvfIndex<T> {
         let unlimited = options.radius(None);
         let (mut found, mut statistics, mut open) = refined.pass(queries, candidates, &unlimited)?;
         while !open.is_empty() {
-            candidates = candidates.saturating_mul(2);
+            candidates = candidates.saturating_mul(2).min(self.len());
             let mut still = Vec::new();
             for part in open.chunks((TOGETHER / candidates).max(1)) {
                 let of_part: Vec<T> =
@@ -142,9 +142,6 @@ impl<T: Element> Refined<'_, T> {
         let Some(proof) = self.proof else {
             return Ok((self.refiner.refine(queries, &rough, self.k)?, statistics, Vec::new()));
         };
-        if self.k == 0 || candidates == 0 {
-            return Err(Error::Zero { what: "k" });
-        }
         self.refiner.check_known(&rough)?;
         let (isa, dim, metric) = (Isa::detect(), self.index.dim(), self.index.metric());
         let open = Mutex::new(Vec::new());

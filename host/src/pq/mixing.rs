@@ -148,6 +148,7 @@ fn hadamard(values: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     /// The columns of the matrix of a rotation.
     fn columns(mixing: &Mixing) -> Vec<f32> {
@@ -191,11 +192,15 @@ mod tests {
         for signs in [&[1.0f32; 7][..], &[1.0; 9], &[1.0, 1.0, -1.0, 1.0, 1.0, 0.5, 1.0, 1.0], &[f32::NAN; 8], &[]] {
             assert_eq!(Mixing::from_signs(2, signs), None, "{signs:?}");
         }
-        let mixing = Mixing::from_signs(2, &[1.0; 8]).unwrap();
-        // All rounds but one turn (x, x) to (√2 x, 0) and back.
-        let error = mixing.apply(&[1.0, 1.0, f32::MAX, -f32::MAX]).err();
-        let other = mixing.apply(&[f32::MAX, f32::MAX]).err();
-        assert!(error.is_some() || other.is_some(), "√2 times the greatest f32 is none");
+        // The first component of the rotated vector is twice the greatest f32.
+        let mixing = Mixing::new(64, 1).unwrap();
+        let mut unit = [0.0; 64];
+        unit[0] = 1.0;
+        let large: Vec<f32> =
+            mixing.undo(&unit).iter().map(|x| (f64::from(*x) * 2.0 * f64::from(f32::MAX)) as f32).collect();
+        assert!(large.iter().all(|x| x.is_finite()));
+        let error = mixing.apply(&[&unit[..], &large].concat()).unwrap_err();
+        assert!(matches!(error, Error::Overflow { derived: "rotated vector", row: 1, column: 0 }), "{error}");
         assert_eq!(mixing.apply(&[]).unwrap(), [0.0f32; 0]);
     }
 }

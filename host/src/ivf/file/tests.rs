@@ -42,7 +42,7 @@ impl Sample {
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
         let (codebooks, rotation, unused) = match encoding {
             Encoding::Flat | Encoding::F16 => (0, 0, 0),
-            Encoding::Bits { .. } => (0, dim * dim, 0),
+            Encoding::Bits { .. } => (4 * dim, 0, 0),
             Encoding::Scalar8 => (2 * dim, 0, 0),
             Encoding::Pq { sub_quantizers, bits, rotate: rotated } => {
                 let used = (sub_quantizers as u32 * bits) % 8;

@@ -15,6 +15,7 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
 use crate::ivf::held::HeldVectors;
 use crate::ivf::{Bitset, Encoding, IvfBackend, IvfIndex, Scan, SearchOptions, SearchRequest};
+use crate::pq::mixing::Mixing;
 use crate::search::Range as Within;
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors};
@@ -857,9 +858,11 @@ fn large_queries_are_rotated_or_refused_as_on_the_cpu() {
         index
     };
     let (cpu, device) = (on(Device::Cpu), on(Device::Emulator));
-    let matrix = cpu.rotation().unwrap().matrix();
+    let mut unit = vec![0.0; dim];
+    unit[0] = 1.0;
+    let first = Mixing::from_signs(dim, cpu.code_tables()).unwrap().undo(&unit);
     // The first component of the rotated vector is `size`; those of the vector are smaller.
-    let query = |size: f64| matrix[..dim].iter().map(|&x| (f64::from(x) * size) as f32).collect::<Vec<f32>>();
+    let query = |size: f64| first.iter().map(|&x| (f64::from(x) * size) as f32).collect::<Vec<f32>>();
     for size in [1.0, 1e36, 1e38] {
         let queries = [query(size), rows[..dim].to_vec()].concat();
         assert_eq!(device.search(&queries, 5).unwrap(), cpu.search(&queries, 5).unwrap(), "{size}");
@@ -870,4 +873,23 @@ fn large_queries_are_rotated_or_refused_as_on_the_cpu() {
         let error = index.search(&queries, 5).unwrap_err();
         assert!(matches!(error, Error::Overflow { derived: "rotated vector", row: 1, column: 0 }), "{error}");
     }
+}
+
+/// Vectors that do not fit into shared memory as f64 are rotated by the host, and are refused in device memory.
+#[test]
+fn longer_vectors_than_shared_memory_are_rotated_by_the_host() {
+    let device = device();
+    let dim = device.runtime.limits().shared_bytes as usize / size_of::<f64>() + 1;
+    let rows: Vec<f32> = (0..12 * dim).map(|i| ((i % 7919) as f32 * 0.37).sin()).collect();
+    let builder = IvfIndex::<f32>::builder(dim, 1).encoding(Encoding::Bits { bits: 1 }).iterations(0);
+    let mut cpu = builder.device(Device::Cpu).build().unwrap();
+    cpu.train(&rows[..dim]).unwrap();
+    cpu.add(&rows).unwrap();
+    let request =
+        SearchRequest { queries: VectorSlice::of::<f32>(&[], dim), probes: 1, filter: None, scan: Scan::ListMajor };
+    let error = device.plan_search(&cpu.kind.view(cpu.kind.trained().unwrap()), 2, 3, &request).err().unwrap();
+    assert!(matches!(error, Error::TooMany { asked, limit, .. } if asked == limit + 1), "{error}");
+    let expected = cpu.search(&rows[..2 * dim], 3).unwrap();
+    cpu.move_to(Device::Emulator).unwrap();
+    same("rotated by the host", &expected, &cpu.search(&rows[..2 * dim], 3).unwrap());
 }
