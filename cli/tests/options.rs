@@ -212,11 +212,11 @@ fn refinement_orders_by_the_original_vectors() {
     assert!(message.contains("do not fit in memory"), "{message}");
 }
 
-/// Codes of three bits, of which one candidate is not enough.
+/// Codes of one bit, whose best candidates are not the best vectors.
 #[test]
 fn proved_results_are_exact() {
     let files = files();
-    build(&files, "--kind ivf-bits --bits 3");
+    build(&files, "--kind ivf-bits --bits 1");
     let rough = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1"));
     let line = format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1 --prove");
     let proved = files.json(&line);

@@ -202,6 +202,8 @@ impl Case {
                 continue;
             };
             rows.extend_from_slice(&step.to_le_bytes());
+            // The rest, which no kernel reads.
+            rows.extend_from_slice(&f32::NAN.to_le_bytes());
             for group in codes.chunks(32) {
                 for bit in (0..bits).rev() {
                     let of = |i: usize| u32::from(group[i] >> bit & 1) << (8 * (i % 4) + i / 4);
