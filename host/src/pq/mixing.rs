@@ -61,7 +61,7 @@ impl Mixing {
 
     /// The rotation with these [`signs`](Self::signs); `None` if they are none.
     pub(crate) fn from_signs(dim: usize, signs: &[f32]) -> Option<Mixing> {
-        let are_signs = signs.len() / ROUNDS == dim && signs.len() % ROUNDS == 0;
+        let are_signs = signs.len() / ROUNDS == dim && signs.len().is_multiple_of(ROUNDS);
         (are_signs && signs.iter().all(|sign| sign.abs() == 1.0)).then(|| Mixing { dim, signs: signs.to_vec() })
     }
 

@@ -6,7 +6,7 @@
 //! 10,000 queries of 384 components on an H200, a fifth of the search (`rotate.rs`).
 //!
 //! # How it maps to the machine
-//! A block has one vector, as f64 in shared memory. A thread has every [`THREADS`]-th butterfly of a step, and all
+//! A block has one vector, as f64 in shared memory. A thread has every 128th butterfly of a step, and all
 //! threads meet after each step. No butterflies of one step share a component, so a step has no races.
 //!
 //! # Cost

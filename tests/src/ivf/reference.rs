@@ -184,7 +184,7 @@ fn hadamard(v: &[f64]) -> Vec<f64> {
 /// The components that round `round` transforms, transformed, between the others.
 fn partly(v: &[f64], round: usize) -> Vec<f64> {
     let power = (0..).map(|n| 1 << n).take_while(|&power| power <= v.len()).last().unwrap_or(1);
-    let from = if round % 2 == 0 { 0 } else { v.len() - power };
+    let from = if round.is_multiple_of(2) { 0 } else { v.len() - power };
     [&v[..from], &hadamard(&v[from..from + power]), &v[from + power..]].concat()
 }
 
