@@ -33,8 +33,8 @@ use rayon::prelude::*;
 pub(crate) use warpann_kernels::pq::mix::ROUNDS;
 
 use crate::random::Random;
-use crate::validate::check_derived;
-use crate::{Result, host_memory};
+use crate::validate::{check_derived, check_vectors};
+use crate::{Input, Result, host_memory};
 
 /// Smallest number of vectors that one task rotates.
 const RUN: usize = 32;
@@ -78,8 +78,8 @@ impl Mixing {
     /// Rotates vectors, row-major, in parallel.
     ///
     /// # Errors
-    /// [`Error::Overflow`](crate::Error::Overflow) if f32 cannot hold a rotated vector;
-    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    /// [`Error::NotFinite`](crate::Error::NotFinite); [`Error::Overflow`](crate::Error::Overflow) if f32 cannot hold a
+    /// rotated vector; [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
     pub(crate) fn apply(&self, rows: &[f32]) -> Result<Vec<f32>> {
         let mut rotated: Vec<f32> = host_memory::zeroed(rows.len())?;
         rotated.par_chunks_exact_mut(self.dim).zip(rows.par_chunks_exact(self.dim)).with_min_len(RUN).for_each_init(
@@ -94,8 +94,12 @@ impl Mixing {
                 to.iter_mut().zip(v).for_each(|(to, v)| *to = *v as f32);
             },
         );
-        check_derived(&rotated, self.dim, "rotated vector")?;
-        Ok(rotated)
+        // A value that was not finite before is the caller's, and named first.
+        let overflow = check_derived(&rotated, self.dim, "rotated vector").err();
+        match overflow.map(|overflow| check_vectors(rows, self.dim, Input::Vectors).err().unwrap_or(overflow)) {
+            Some(error) => Err(error),
+            None => Ok(rotated),
+        }
     }
 
     /// The vector of which [`apply`](Self::apply) made a rotated one, but for rounding: the steps in reverse order,
@@ -201,6 +205,10 @@ mod tests {
         assert!(large.iter().all(|x| x.is_finite()));
         let error = mixing.apply(&[&unit[..], &large].concat()).unwrap_err();
         assert!(matches!(error, Error::Overflow { derived: "rotated vector", row: 1, column: 0 }), "{error}");
+        let mut given = [large, unit.to_vec()].concat();
+        given[70] = f32::NAN;
+        let error = mixing.apply(&given).unwrap_err();
+        assert!(matches!(error, Error::NotFinite { row: 1, column: 6, .. }), "{error}");
         assert_eq!(mixing.apply(&[]).unwrap(), [0.0f32; 0]);
     }
 }
