@@ -40,8 +40,9 @@ use super::gathered::piece_rows;
 use super::view::View;
 use super::{Bitset, Ivf};
 use crate::index::private::Stored;
+use crate::random;
 use crate::vectors::VectorSlice;
-use crate::{Element, NONE, Neighbors, Result, SearchStatistics, host_memory};
+use crate::{Element, NONE, Neighbors, Result, SearchStatistics};
 
 /// The factor by which the lists of a further pass grow.
 const STEP: usize = 4;
@@ -90,8 +91,7 @@ impl<T: Element> Ivf<T> {
         let mut short: Vec<usize> = rows.filter(|(_, row)| is_short(row)).map(|(query, _)| query).collect();
         while !short.is_empty() && probes < self.lists() {
             probes = probes.saturating_mul(STEP).min(self.lists());
-            let mut again = host_memory::with_room(short.len() * self.dim())?;
-            short.iter().for_each(|query| again.extend_from_slice(&queries[query * self.dim()..][..self.dim()]));
+            let again = random::gather(queries, self.dim(), &short)?;
             let mut more = Neighbors::none(self.metric(), short.len(), k)?;
             let wider = SearchRequest { queries: VectorSlice::of(&again, self.dim()), probes, ..*request };
             if view.should_gather(accepted, probes) {

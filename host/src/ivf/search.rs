@@ -8,6 +8,7 @@ use super::{Bitset, Ivf, IvfIndex, RangeNeighbors, Refiner, SearchOptions, Searc
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::cut_off;
 use crate::product::cpu::canonical_square;
+use crate::random::gather;
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Filter, Input, NONE, Neighbors, Result, SearchStatistics};
@@ -94,8 +95,7 @@ impl<T: Element> IvfIndex<T> {
             candidates = candidates.saturating_mul(2).min(self.len());
             let mut still = Vec::new();
             for part in open.chunks((TOGETHER / candidates).max(1)) {
-                let of_part: Vec<T> =
-                    part.iter().flat_map(|&row| &queries[row * self.dim()..][..self.dim()]).copied().collect();
+                let of_part = gather(queries, self.dim(), part)?;
                 let filters: Vec<Filter<'_>> = match options.filter {
                     Some(Filter::Each(filters)) => part.iter().map(|&row| filters[row]).collect(),
                     _ => Vec::new(),

@@ -121,9 +121,9 @@ impl<'a> View<'a> {
         self.metric.probed_by().metric()
     }
 
-    /// The queries as [`queries`](Self::queries) transforms them, but for the rotation; `None` if there is none.
-    pub(crate) fn unrotated<'q>(&self, queries: VectorSlice<'q>) -> Result<Option<Cow<'q, [f32]>>> {
-        self.codec.turn().map(|_| to_f32(queries, self.metric.divides_by_norms())).transpose()
+    /// The queries as [`queries`](Self::queries) transforms them, but for the rotation, for a codec that rotates.
+    pub(crate) fn unrotated<'q>(&self, queries: VectorSlice<'q>) -> Result<Cow<'q, [f32]>> {
+        to_f32(queries, self.metric.divides_by_norms())
     }
 
     /// Whether f32 surely holds the rotated vectors of these, whose components are at most √dim times the greatest one.

@@ -49,15 +49,14 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Bytes of shared memory for vectors of `dim` components; `None` if they exceed 32 bits.
-    pub fn shared_bytes(dim: usize) -> Option<u32> {
-        u32::try_from(dim).ok()?.checked_mul(size_of::<f64>() as u32)
+    /// The greatest number of components of a vector in this many bytes of shared memory.
+    pub const fn longest(shared_bytes: u32) -> u32 {
+        shared_bytes / size_of::<f64>() as u32
     }
 
-    /// A block for each vector.
+    /// A block for each vector, which is at most the [`longest`](Self::longest).
     pub fn config(&self) -> LaunchConfig {
-        let shared = Mix::shared_bytes(self.dim as usize).unwrap_or(u32::MAX);
-        LaunchConfig::linear(u64::from(self.count), THREADS).with_shared(shared)
+        LaunchConfig::linear(u64::from(self.count), THREADS).with_shared(self.dim * size_of::<f64>() as u32)
     }
 }
 

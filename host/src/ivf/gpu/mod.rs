@@ -192,10 +192,12 @@ impl IvfDevice {
                 };
                 if let Some(to) = given {
                     upload_checked(runtime, stream, own, to, queries, Input::Queries)?;
-                } else if let (Some(_), Some(queries)) = (search.resident.image.turn, view.unrotated(queries)?) {
+                } else if let Some(turn) = search.resident.image.turn {
+                    let queries = view.unrotated(queries)?;
                     let (to, queries) = (search.unrotated(&rows), VectorSlice::of(&queries, dim));
                     let safe = |some: VectorSlice<'_>| view.rotates_safely(bytemuck::cast_slice(some.bytes()));
-                    unrotated = upload_accepted(runtime, stream, wide, to.as_bytes(), queries, safe)?.then_some(to);
+                    unrotated =
+                        upload_accepted(runtime, stream, wide, to.as_bytes(), queries, safe)?.then_some((to, turn));
                 }
                 if given.is_none() && unrotated.is_none() {
                     let queries = view.queries(queries, self.device)?;
@@ -208,7 +210,7 @@ impl IvfDevice {
                 if let (Some(given), Some(to)) = (given, widened) {
                     search.widen(own, (given.into(), rows.len() as u32), None, part(to, wide).cast())?;
                 }
-                if let (Some(from), Some(turn)) = (unrotated, search.resident.image.turn) {
+                if let Some((from, turn)) = unrotated {
                     let (from, to) = ((from.into(), rows.len() as u32), part(search.queries(), wide).cast());
                     turn.enqueue(search.on, wide, from, (to, wide.stride() as u32))?;
                 }

@@ -25,6 +25,7 @@ use std::iter::successors;
 use std::sync::{Arc, Weak};
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::pq::mix::Mix;
 
 use super::device::IvfDevice;
 use super::image::Resident;
@@ -162,7 +163,7 @@ impl IvfDevice {
         };
         let limits = self.runtime.limits();
         if rotates && resident.is_some_and(|resident| resident.image.turn.is_none()) {
-            let most = u64::from(limits.shared_bytes) / size_of::<f64>() as u64;
+            let most = u64::from(Mix::longest(limits.shared_bytes));
             let what = "dimensions of queries that a device rotates";
             return Err(Error::TooMany { what, asked: view.dim as u64, limit: most });
         }

@@ -25,7 +25,7 @@ impl TurnPlan {
     /// ([`Mix`]), so that the host rotates.
     pub fn new(layout: &mut Layout, turn: Turn<'_>, dim: usize, limits: &Limits) -> Option<TurnPlan> {
         let is_matrix = matches!(turn, Turn::Matrix(_));
-        let fits = Mix::shared_bytes(dim).is_some_and(|bytes| bytes <= limits.shared_bytes);
+        let fits = dim <= Mix::longest(limits.shared_bytes) as usize;
         let rows = (turn.rows().len() / dim).saturating_mul(dim.next_multiple_of(4));
         (is_matrix || fits).then(|| TurnPlan { rows: layout.array(rows), is_matrix, dim: dim as u32 })
     }

@@ -248,15 +248,12 @@ fn word_of(code: &[u8], word: usize) -> f32 {
 /// The rest of the code of `x` that stands for `r`. The factor is for the roundings of the sums here, and for lengths
 /// of queries, which a rotation changes.
 fn rest(x: &[f32], r: &[f32], directions: bool) -> f32 {
-    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
-    let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
-    let (x, r) = (wide(x), wide(r));
-    let size = |values: &[f64]| square(&mut values.iter().copied()).sqrt();
-    let (of_x, of_r) = (size(&x), size(&r));
-    let (error, slack) = if !directions {
-        (square(&mut x.iter().zip(&r).map(|(x, r)| x - r)).sqrt(), of_x * SLACK)
-    } else if of_x > 0.0 && of_r > 0.0 {
-        (square(&mut x.iter().zip(&r).map(|(x, r)| x / of_x - r / of_r)).sqrt(), SLACK)
+    let size = |x: &[f32]| x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let (of_x, of_r) = if directions { (size(x), size(r)) } else { (1.0, 1.0) };
+    let (error, slack) = if of_x > 0.0 && of_r > 0.0 {
+        let left = |(&x, &r): (&f32, &f32)| (f64::from(x) / of_x - f64::from(r) / of_r).powi(2);
+        let left = x.iter().zip(r).map(left).sum::<f64>().sqrt();
+        (left, SLACK * if directions { 1.0 } else { size(x) })
     } else {
         // The similarity of a zero vector is 0, that of the other is at most 1.
         (1.0, SLACK)
