@@ -6,9 +6,9 @@
 //! product codes.
 
 use rayon::prelude::*;
-use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, Refiner};
 use warpann::{Element, Scan, SearchOptions};
-use warpann_measure::{Searches, Work, timed};
+use warpann_measure::{Searches, Times, Work, timed};
 
 use crate::Outcome;
 use crate::record::{Measured, Record};
@@ -39,6 +39,13 @@ pub struct Args {
     /// How lists are read: auto, list-major or query-major. Named in the cases unless auto.
     #[arg(long, value_enum, default_value = "auto")]
     scan: ScanOrder,
+    /// Also measure refined searches, with these numbers of candidates for each of the k results, whose original
+    /// vectors are in host memory.
+    #[arg(long, value_delimiter = ',', value_parser = count)]
+    refine: Vec<usize>,
+    /// The refined searches prove their results; only with bits.
+    #[arg(long, requires = "refine")]
+    prove: bool,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.
     #[arg(long, value_parser = positive)]
     tflops: Option<f64>,
@@ -123,14 +130,32 @@ impl Measurement for Args {
             stages.into_iter().try_for_each(|stage| record.add(stage))?;
             let truths = truths(&index, vectors, encoding)?;
             let exhaustive = exhaustive(&index, vectors, &truths)?;
+            let refiner = Refiner::new(index.metric(), vectors.dim, vectors.base)?;
+            let of_base = if self.refine.is_empty() { Vec::new() } else { vectors.truths(CHECKED) };
             for (batch, k, probes, repeat) in self.batches(vectors.count(), lists, record) {
                 let options = SearchOptions::new().probes(probes).scan(self.scan.scan());
                 let mut searches = Searches::new(&index, &vectors.queries[..batch * vectors.dim], k, options)?;
                 let times = searches.times(record.repeat(repeat))?;
                 let verified = exhaustive && all_right(&truths, &searches.found, Truth::admits);
                 let case = format!("{case} nq={batch} probes={probes}{}", self.scan.suffix());
-                let measured = Measured::new(case, k, times, work(&index, vectors, (batch, k, probes)), verified);
+                let work_of = || work(&index, vectors, (batch, k, probes));
+                let measured = Measured::new(case.clone(), k, times, work_of(), verified);
                 record.add(measured.recall(vectors.recall(&searches.found)))?;
+                for &factor in &self.refine {
+                    let options = options.refine(factor).prove(self.prove);
+                    let queries = &vectors.queries[..batch * vectors.dim];
+                    let mut found = index.search_refined(queries, k, &options, &refiner)?.0;
+                    let times = Times::collect(1, record.repeat(repeat), || -> warpann::Result<f64> {
+                        let ((refined, _), time) = timed(|| index.search_refined(queries, k, &options, &refiner))?;
+                        found = refined;
+                        Ok(time)
+                    })?;
+                    let verified = all_right(&of_base, &found, Truth::admits);
+                    let proved = if self.prove { " proved" } else { "" };
+                    let case = format!("{case} refine={factor}{proved}");
+                    let measured = Measured::new(case, k, times, work_of(), verified);
+                    record.add(measured.recall(vectors.recall(&found)))?;
+                }
             }
         }
         Ok(())

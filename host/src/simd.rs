@@ -89,6 +89,20 @@ pub(crate) fn prefetch<T>(data: &[T]) {
     }
 }
 
+/// Number of rows that [`fetched_ahead`] prefetches before their turn.
+const AHEAD: usize = 8;
+
+/// The rows of the places below `count`, one after the other, with those that follow fetched meanwhile.
+pub(crate) fn fetched_ahead<'a, T: 'a>(count: usize, row: impl Fn(usize) -> &'a [T]) -> impl Iterator<Item = &'a [T]> {
+    (0..count.min(AHEAD)).for_each(|at| prefetch(row(at)));
+    (0..count).map(move |at| {
+        if at + AHEAD < count {
+            prefetch(row(at + AHEAD));
+        }
+        row(at)
+    })
+}
+
 /// A register of f32 lanes.
 ///
 /// # Safety

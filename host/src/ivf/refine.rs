@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
+use crate::simd::fetched_ahead;
 use crate::validate::{check_dim, check_length, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -156,11 +157,12 @@ impl<'a, T: Element> Refiner<'a, T> {
         pairs.sort_unstable_by_key(|&(id, _)| id);
         pairs.dedup_by_key(|&mut (id, _)| id);
         // The caller has checked that every candidate has a row.
-        let vectors = pairs.into_iter().filter_map(|(id, rough)| Some((id, rough, self.vector(self.row_of(id)?))));
-        let distance = |(id, rough, vector)| {
+        let rows: Vec<usize> = pairs.iter().filter_map(|&(id, _)| self.row_of(id)).collect();
+        let vectors = fetched_ahead(rows.len(), |at| self.vector(rows[at]));
+        let distance = |((id, rough), vector)| {
             T::all_finite(vector).then(|| Ranked { distance: scorer.distance(vector, scratch), id, rough })
         };
-        let mut ranked: Vec<Ranked> = vectors.map(distance).collect::<Option<_>>()?;
+        let mut ranked: Vec<Ranked> = pairs.into_iter().zip(vectors).map(distance).collect::<Option<_>>()?;
         ranked.sort_unstable_by(|a, b| self.metric.order(a.distance, b.distance).then(a.id.cmp(&b.id)));
         Some(ranked)
     }

@@ -14,10 +14,13 @@
 //!
 //! The first threshold of a search comes from the sample alone. At that point there is no older threshold and no list.
 //!
+//! A threshold that is an estimate ([`crate::flat::sample_rows`]) is proved here: if the k-th smallest u of the list is
+//! above it, or there is none, rows may be missing.
+//!
 //! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to
-//! a place that was read before. A list that overflowed sets the flag of the query. The list is then not complete, and
-//! the query must be searched again: by the host, which reads the flags, or by [`crate::flat::rescan`], which takes the
-//! list of these queries.
+//! a place that was read before. A list that overflowed, or lacks the proof of an estimate, sets the flag of the query.
+//! The list is then not complete, and the query must be searched again: by the host, which reads the flags, or by
+//! [`crate::flat::rescan`], which takes the list of these queries.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -54,6 +57,8 @@ pub struct CompactCandidates {
     pub found_stride: u32,
     /// Not 0: `thresholds` is not set yet, and `found` becomes the threshold.
     pub first: u32,
+    /// Not 0: `thresholds` are estimates, which `found` must prove.
+    pub estimated: u32,
     /// The threshold of each query; the launch updates it.
     pub thresholds: PtrMut<f32>,
     /// Upper bounds u of the list entries, `query_count` · `stride` numbers: the list of query q starts at q ·
@@ -65,7 +70,8 @@ pub struct CompactCandidates {
     pub counts: PtrMut<u32>,
     /// Capacity of a list, and distance from one list to the next, in entries.
     pub stride: u32,
-    /// A flag for each query: becomes 1 if the list was longer than `stride`, and does not change otherwise.
+    /// A flag for each query: becomes 1 if the list was longer than `stride`, or an estimate is not proved, and does
+    /// not change otherwise.
     pub overflow: PtrMut<u32>,
     /// The number of queries whose flags are set, and then their numbers in any order: `query_count` + 1 words, of
     /// which the first starts as 0.
@@ -86,7 +92,7 @@ unsafe fn compact(launch: CompactCandidates) {
     let CompactCandidates { query_count, metric, gamma, query_norms, query_residuals, base_bounds, .. } = launch;
     let CompactCandidates { found, found_stride, first, thresholds, values, rows, counts, stride, overflow, .. } =
         launch;
-    let overflowed = launch.overflowed;
+    let CompactCandidates { estimated, overflowed, .. } = launch;
     let query = (thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id()) as usize;
     if query as u32 >= query_count {
         return;
@@ -102,9 +108,11 @@ unsafe fn compact(launch: CompactCandidates) {
         };
         let y = Bounds { norm: global::load_nc(*base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
+        let old = if first != 0 { found } else { global::load(thresholds.wrapping_add(query)) };
         // `min_f32` ignores a NaN and returns the other number.
-        let threshold =
-            if first != 0 { found } else { math::min_f32(found, global::load(thresholds.wrapping_add(query))) };
+        let threshold = math::min_f32(found, old);
+        // An infinite threshold leaves no row out. NaN, where the list has fewer than k entries, proves nothing.
+        let is_proved = estimated == 0 || found <= old || old == f32::INFINITY;
         let highest = threshold + 2.0 * QueryTerms::with_gamma(metric, gamma, x).error(metric, y);
         let list = query * stride as usize;
         let mut kept = 0;
@@ -137,7 +145,7 @@ unsafe fn compact(launch: CompactCandidates) {
         if lane == 0 {
             global::store(counts.wrapping_add(query), kept);
             global::store(thresholds.wrapping_add(query), threshold);
-            if count > stride {
+            if count > stride || !is_proved {
                 if global::load(overflow.wrapping_add(query)) == 0 {
                     let place = atomic::add_u32(*overflowed, 1);
                     global::store(overflowed.wrapping_add(1 + place as usize), query as u32);

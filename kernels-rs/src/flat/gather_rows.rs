@@ -85,7 +85,7 @@ pub struct ScatterRows<W> {
 }
 
 /// A power of two of lanes for each row.
-fn config(count: u32, words: u32) -> LaunchConfig {
+pub(crate) fn config(count: u32, words: u32) -> LaunchConfig {
     LaunchConfig::linear(((count as u64) << log_lanes(words)).div_ceil(THREADS as u64), THREADS)
 }
 
@@ -107,30 +107,36 @@ impl<W> ScatterRows<W> {
 /// As [`GatherRows`].
 #[device_inline]
 unsafe fn gather_rows<W: Copy>(GatherRows { from, last, numbers, count, words, to }: GatherRows<W>) {
+    let number = |row: usize| {
+        // SAFETY: the row is below `count`.
+        unsafe { global::load_nc(numbers.wrapping_add(row)) }
+    };
     // SAFETY: the contract is the same, no row past the last one is read, and each row of `to` is written once.
-    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (number.min(last as usize), row)) }
+    unsafe { copy_rows(from, (count, words), to, |row| (number(row).min(last) as usize, row)) }
 }
 
 /// # Safety
 /// As [`ScatterRows`].
 #[device_inline]
 unsafe fn scatter_rows<W: Copy>(ScatterRows { from, numbers, count, words, to }: ScatterRows<W>) {
+    let number = |row: usize| {
+        // SAFETY: the row is below `count`.
+        unsafe { global::load_nc(numbers.wrapping_add(row)) }
+    };
     // SAFETY: the contract is the same, and each row of `to` is written once, because the numbers differ.
-    unsafe { copy_rows(from, numbers, (count, words), to, |row, number| (row, number)) }
+    unsafe { copy_rows(from, (count, words), to, |row| (row, number(row) as usize)) }
 }
 
-/// Copies one row for each of `count` numbers; `of` returns the rows to read and to write for a place and its number.
+/// Copies one row for each place below `count`; `of` returns the rows to read and to write for a place.
 ///
 /// # Safety
-/// `numbers` has `count` numbers, and the rows that `of` returns exist and have `words` words. Two places do not write
-/// the same row.
+/// The rows that `of` returns exist and have `words` words. Two places do not write the same row.
 #[device_inline]
-unsafe fn copy_rows<W: Copy>(
+pub(crate) unsafe fn copy_rows<W: Copy>(
     from: Ptr<W>,
-    numbers: Ptr<u32>,
     (count, words): (u32, u32),
     to: PtrMut<W>,
-    of: impl Fn(usize, usize) -> (usize, usize),
+    of: impl Fn(usize) -> (usize, usize),
 ) {
     let log_lanes = log_lanes(words);
     let thread = thread::block_idx_x() as u64 * THREADS as u64 + thread::thread_idx_x() as u64;
@@ -141,8 +147,7 @@ unsafe fn copy_rows<W: Copy>(
     let mut word = thread as u32 & ((1 << log_lanes) - 1);
     // SAFETY: row < count and word < words; the caller promises that the rows exist.
     unsafe {
-        let number = global::load_nc(numbers.wrapping_add(row as usize));
-        let (read, written) = of(row as usize, number as usize);
+        let (read, written) = of(row as usize);
         let from = from.wrapping_add(read * words as usize);
         let to = to.wrapping_add(written * words as usize);
         while word < words {

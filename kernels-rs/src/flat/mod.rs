@@ -5,6 +5,7 @@
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`byte_filter`] | the same for vectors of bytes, by exact products of the stored rows | |
 //! | [`pass`] | the tiles that a filter visits, and its output | |
+//! | [`sample_rows`] | a sample of the base, and thresholds that are estimates | |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
 //! | [`gather_rows`] | copies listed rows to another set, and back | |
 //! | [`list_rows`] | lists of the rows that each query of a batch may find | |
@@ -27,4 +28,5 @@ pub mod mask_values;
 pub mod name_results;
 pub mod pass;
 pub mod rescan;
+pub mod sample_rows;
 pub mod stage_rows;

@@ -49,6 +49,13 @@ pub struct SamplePlan {
     pub rank: u32,
 }
 
+/// The rank of the threshold in a sample of `count`, each of which is among the best k with probability `hit`.
+#[device_inline]
+pub fn rank(count: u32, hit: f32) -> u32 {
+    let rank = count as f32 * hit + 4.5 * math::sqrt_f32(count as f32 * hit * (1.0 - hit)) + 4.0;
+    (rank as u32).min(count)
+}
+
 impl SamplePlan {
     /// The plan for the best `k` of `len` keys, 1 ≤ k < len, with at most `most_keys` keys in a group.
     #[device_inline]
@@ -61,8 +68,7 @@ impl SamplePlan {
         let group_keys = sharp.min(quarter).min(most_keys).max(1);
         // q is below 1: g is 1, or q is at most a quarter.
         let hit = group_keys as f32 * share;
-        let rank = groups as f32 * hit + 4.5 * math::sqrt_f32(groups as f32 * hit * (1.0 - hit)) + 4.0;
-        SamplePlan { groups, group_keys, rank: (rank as u32).min(groups) }
+        SamplePlan { groups, group_keys, rank: rank(groups, hit) }
     }
 
     /// The position of key `turn` of `group` in row `number` of `len` keys. Eight consecutive groups read eight

@@ -8,6 +8,7 @@
 //! references are sorts and sums on the host, and share no code with the kernels.
 
 mod byte_filter;
+mod candidates;
 mod code_scores;
 mod distance;
 mod encode;
@@ -18,6 +19,7 @@ mod lists;
 mod pq;
 mod rerank;
 mod rescan;
+mod sample_rows;
 mod select;
 mod sort;
 mod twins;

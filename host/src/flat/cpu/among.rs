@@ -22,7 +22,7 @@
 use super::rows::FlatCpu;
 use crate::product::cpu::scan::Tile;
 use crate::product::cpu::{BLOCK, DIRECT_QUERIES, convert};
-use crate::simd::prefetch;
+use crate::simd::fetched_ahead;
 use crate::{Bitset, Element, Result, host_memory};
 
 /// The rows that a search may return.
@@ -34,9 +34,6 @@ pub(super) enum Among<'a> {
     /// Those with these numbers, which ascend. Only these are scanned.
     Listed(Vec<u32>),
 }
-
-/// Number of rows that are fetched ahead of the one that is copied.
-const AHEAD: usize = 8;
 
 impl<'a> Among<'a> {
     /// The rows whose bits are set, of `rows` rows; all rows if there are no bits. A search for `queries` queries lists
@@ -74,20 +71,6 @@ impl<'a> Among<'a> {
     }
 }
 
-/// The listed rows in the order of the list, with those that follow fetched meanwhile.
-pub(super) fn fetched_ahead<'a, T: 'a>(
-    listed: &'a [u32],
-    row: impl Fn(u32) -> &'a [T] + 'a,
-) -> impl Iterator<Item = &'a [T]> {
-    listed.iter().take(AHEAD).for_each(|&number| prefetch(row(number)));
-    listed.iter().enumerate().map(move |(at, &number)| {
-        if let Some(&later) = listed.get(at + AHEAD) {
-            prefetch(row(later));
-        }
-        row(number)
-    })
-}
-
 /// Memory of a tile of listed rows.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
@@ -102,7 +85,7 @@ impl Gathered {
     pub(super) fn tile<T: Element>(&mut self, index: &FlatCpu<T>, listed: &[u32]) -> (Tile<'_>, f32) {
         let dim = index.dim;
         self.rows.resize(listed.len() * dim, 0.0);
-        let rows = fetched_ahead(listed, |row| index.row(row));
+        let rows = fetched_ahead(listed.len(), |at| index.row(listed[at]));
         rows.zip(self.rows.chunks_exact_mut(dim)).for_each(|(row, to)| convert(row, to));
         let largest = listed.iter().map(|&row| index.largest[row as usize / BLOCK]).fold(0.0, f32::max);
         let gather = |to: &mut Vec<f32>, from: &[f32]| {

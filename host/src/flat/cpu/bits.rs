@@ -7,7 +7,7 @@
 //! nq · n · d bytes are compared, 64 at a time with AVX-512, from a tile of 256 rows in the L1 cache. Memory: the
 //! vectors.
 
-use super::among::{Among, fetched_ahead};
+use super::among::Among;
 use super::group::{Collected, Comparison, GroupTile, Rows, ScanPlan};
 use crate::device::open::describe_cpu;
 use crate::flat::backend::{FlatBackend, runs_of};
@@ -18,7 +18,7 @@ use crate::product::cpu::collect::{Ball, Collect, Collecting};
 use crate::product::cpu::panels::Survivors;
 use crate::product::cpu::{DEFAULT_BUDGET, tile_rows};
 use crate::search_options::SearchRequest;
-use crate::simd::{Isa, prefetch};
+use crate::simd::{Isa, fetched_ahead, prefetch};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Bitset, Metric, RangeNeighbors, Result, events, host_memory};
 
@@ -189,7 +189,7 @@ impl Comparison for Counted<'_> {
             Rows::Range(range, _) => (&index.rows[range.start * index.dim..range.end * index.dim], range.start as u32),
             Rows::Listed(listed) => {
                 gathered.clear();
-                fetched_ahead(listed, |row| index.row(row)).for_each(|row| gathered.extend_from_slice(row));
+                fetched_ahead(listed.len(), |at| index.row(listed[at])).for_each(|row| gathered.extend_from_slice(row));
                 (&gathered[..], 0)
             }
         };

@@ -61,6 +61,18 @@ pub(crate) struct Mask {
     pub values: Ptr<f32>,
 }
 
+/// The rows that a pass of the filter visits: those of the base, or of a sample.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VisitedRows {
+    /// The operands of the rows' products, padded to whole tiles, as are the others.
+    pub operands: Ptr<u8>,
+    /// The value of each row, as bits.
+    pub values: Ptr<u32>,
+    /// The greatest norm and the greatest residual of each tile; empty where operands are bytes.
+    pub tile_norms: Ptr<f32>,
+    pub tile_residuals: Ptr<f32>,
+}
+
 /// A block of base rows in device memory, ready for search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
@@ -138,16 +150,40 @@ impl Block {
         }
     }
 
-    /// Launches one pass of the filter with the kernel for this device and these vectors. A pass without tiles launches
-    /// nothing.
+    /// Bytes of the operand of a row, a multiple of 16.
+    pub(super) fn operand_bytes(&self) -> usize {
+        match self.shape.operands {
+            Operands::Halves => self.shape.copy_stride() * size_of::<u16>(),
+            Operands::Bytes(_) => self.shape.row_bytes(),
+        }
+    }
+
+    /// All rows of the base, of which those that take no part have the value +∞.
+    pub(super) fn all_rows(&self) -> VisitedRows {
+        let base = self.base;
+        VisitedRows {
+            operands: match self.shape.operands {
+                Operands::Halves => base.part(base.layout.copy).as_bytes().into(),
+                Operands::Bytes(_) => base.rows().into(),
+            },
+            values: self.mask.map_or_else(|| base.part(base.layout.values).into(), |mask| mask.values).cast(),
+            tile_norms: base.tile_norms(),
+            tile_residuals: base.tile_residuals(),
+        }
+    }
+
+    /// Launches one pass of the filter over the tiles of some rows with the kernel for this device and these vectors. A
+    /// pass without tiles launches nothing.
     ///
     /// # Safety
-    /// The arrays of the pass are as long as its fields say; queries and base are prepared.
+    /// The arrays of the pass are as long as its fields say; queries and base are prepared. The rows have the tiles of
+    /// the pass.
     pub(super) unsafe fn launch_filter(
         &self,
         OnStream { runtime, stream }: OnStream<'_>,
         output: FilterOutput,
         queries: VectorSet,
+        visited: VisitedRows,
         pass: FilterPass,
     ) -> Result<()> {
         if pass.tiles == 0 {
@@ -155,22 +191,22 @@ impl Block {
         }
         let (base, shape, limits) = (self.base, self.shape, runtime.limits());
         let instruction = limits.products.instruction(pass.tiles);
-        let base_values = self.mask.map_or_else(|| base.part(base.layout.values).into(), |mask| mask.values);
+        let VisitedRows { operands, values, tile_norms, tile_residuals } = visited;
         // SAFETY: as the caller promises; queries are resident if their stride allows it.
         unsafe {
             match shape.operands {
                 Operands::Halves => {
                     let launch = Filter {
                         queries: queries.part(queries.layout.copy).into(),
-                        base: base.part(base.layout.copy).into(),
+                        base: operands.cast(),
                         stride: shape.copy_stride() as u32,
                         query_greatest: queries.part(queries.layout.greatest).into(),
                         base_greatest: base.part(base.layout.greatest).into(),
                         query_norms: queries.part(queries.layout.norms).into(),
                         query_residuals: queries.part(queries.layout.residuals).into(),
-                        base_values,
-                        tile_norms: base.tile_norms(),
-                        tile_residuals: base.tile_residuals(),
+                        base_values: values.cast(),
+                        tile_norms,
+                        tile_residuals,
                         pass,
                     };
                     let kernel = Filter::kernel((instruction, output, launch.residency()));
@@ -179,11 +215,11 @@ impl Block {
                 Operands::Bytes(key) => {
                     let launch = ByteFilter {
                         queries: queries.rows().into(),
-                        base: base.rows().into(),
+                        base: operands,
                         stride: shape.stride() as u32,
                         query_values: queries.part(queries.layout.values.cast::<u32>()).into(),
                         query_norms: queries.part(queries.layout.norms).into(),
-                        base_values: base_values.cast(),
+                        base_values: values,
                         base_norm: base.bounds(),
                         pass,
                     };

@@ -243,7 +243,7 @@ impl RangeSearch<'_> {
                 out_stride: capacity,
                 ..block.pass(set)
             };
-            block.launch_filter(OnStream { runtime, stream }, FilterOutput::Append, set, append)?;
+            block.launch_filter(OnStream { runtime, stream }, FilterOutput::Append, set, block.all_rows(), append)?;
             let of_lists = Canonical {
                 rows: Some(Ptr::from(rows)),
                 counts: Some(Ptr::from(counts)),

@@ -31,7 +31,7 @@ impl Steps {
     pub fn new(block: &Block, queries: usize, k: u32, limits: &Limits) -> Steps {
         let (shape, rows) = (block.shape, block.base.count);
         if block.uses_filter(queries, k) {
-            Steps::Filter(Box::new(FilterPlan::new(shape, block.tuning, queries, rows, k, limits)))
+            Steps::Filter(Box::new(FilterPlan::new(block, queries, k, limits)))
         } else {
             Steps::Direct(Box::new(DirectPlan::new(shape, queries, rows, k, limits)))
         }
