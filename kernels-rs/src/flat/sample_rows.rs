@@ -36,12 +36,16 @@
 //! none of a query's neighbours, so single rows are sampled, each at random from its part of the base.
 //!
 //! # Cost
-//! 10,000 queries × 1,000,000 × 128 on an H200, from host memory and back, k = 100 and 1,000 (2026-11-30, two rounds in
-//! turn, milliseconds): bytes 5.7 and 13.5 without estimates, 5.2 and 10.1 with; f32 8.4 and 18.8, 7.7 and 13.8. k = 10
-//! with an estimate took 4.4 instead of 3.8 (bytes), a sample half or twice as large 3 to 10 % more.
-//!
 //! Reads and writes of the sample. It is made for each tile of queries: 50,000 rows of 256 bytes take some 10 µs of an
-//! H200's memory, and the filter of 5,000 queries takes milliseconds.
+//! H200's memory by count, and the filter of 5,000 queries takes milliseconds.
+//!
+//! 10,000 queries × 1,000,000 × 128 on an H200, from host memory and back, milliseconds, k = 100 and 1,000 (2026-11-30,
+//! medians of three rounds in turn): bytes 5.6 and 13.1 without estimates, 5.1 and 10.5 with; f32 8.2 and 18.5, 7.8 and
+//! 13.8.
+//!
+//! # What lost
+//! With ranks of 13 and 93 (the same day, bytes, one round of 5.2 and 10.1): an estimate for k = 10 took 4.4 instead of
+//! 3.8; half of the sample 5.3 and 10.0, twice the sample 5.4 and 11.1, four times 5.9 and 14.9.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;

@@ -11,9 +11,8 @@
 //!
 //! # Cost
 //! 4 · (log₂ dim + 2) steps, each of which reads and writes 16 bytes of shared memory for two components: 384
-//! components take 40 steps of 1.5 butterflies a thread. By that count the steps of a block take some 3 µs, most of it
-//! waiting, and the 132 multiprocessors of an H200 with 16 blocks each take 10,000 vectors in about 15 µs. Not measured
-//! yet.
+//! components take 40 steps of 1.5 butterflies a thread. 10,000 vectors of 384 components take 100 µs of an H200
+//! (Nsight Compute, 2026-11-30; 15 were predicted, from waiting alone): shared memory is busy for 82 % of the time.
 
 use core::f64::consts::FRAC_1_SQRT_2;
 

@@ -20,8 +20,8 @@ fn run(queries: &[Query], first: bool, estimated: bool) -> Vec<(f32, Vec<(f32, u
     let count = queries.len();
     let flat: Vec<f32> = queries.iter().flat_map(|query| query.values.clone()).collect();
     let (mut values, mut rows) = (Buffer::from_slice(&flat), Buffer::from_slice(&Vec::from_iter(0..flat.len() as u32)));
-    let [mut thresholds, found] = [|query: &Query| query.threshold, |query| query.found]
-        .map(|of: fn(&Query) -> f32| Buffer::from_slice(&queries.iter().map(of).collect::<Vec<f32>>()));
+    let of = |part: fn(&Query) -> f32| Buffer::from_slice(&queries.iter().map(part).collect::<Vec<f32>>());
+    let (mut thresholds, found) = (of(|query| query.threshold), of(|query| query.found));
     let mut counts = Buffer::from_slice(&queries.iter().map(|query| query.count).collect::<Vec<u32>>());
     let (norms, bounds) = (Buffer::from_slice(&vec![0.0f32; count]), Buffer::from_slice(&[0.0f32; 2]));
     let (mut overflow, mut overflowed) = (Buffer::<u32>::new(count), Buffer::<u32>::new(count + 1));
