@@ -15,8 +15,16 @@ struct Query {
     found: f32,
 }
 
-/// Runs the compaction. Returns threshold, list with the places of its entries, and flag of each query.
-fn run(queries: &[Query], first: bool, estimated: bool) -> Vec<(f32, Vec<(f32, u32)>, bool)> {
+/// A query after the compaction.
+struct Compacted {
+    threshold: f32,
+    /// The entries of the list, with their places before.
+    list: Vec<(f32, u32)>,
+    is_flagged: bool,
+}
+
+/// Runs the compaction.
+fn run(queries: &[Query], first: bool, estimated: bool) -> Vec<Compacted> {
     let count = queries.len();
     let flat: Vec<f32> = queries.iter().flat_map(|query| query.values.clone()).collect();
     let (mut values, mut rows) = (Buffer::from_slice(&flat), Buffer::from_slice(&Vec::from_iter(0..flat.len() as u32)));
@@ -57,7 +65,9 @@ fn run(queries: &[Query], first: bool, estimated: bool) -> Vec<(f32, Vec<(f32, u
         values[at.clone()].iter().copied().zip(rows[at].iter().copied()).collect()
     };
     let thresholds = thresholds.to_vec();
-    (0..count).map(|query| (thresholds[query], list(query), flags[query] != 0)).collect()
+    let compacted =
+        |query: usize| Compacted { threshold: thresholds[query], list: list(query), is_flagged: flags[query] != 0 };
+    (0..count).map(compacted).collect()
 }
 
 #[test]
@@ -79,7 +89,7 @@ fn lists_keep_what_the_tighter_threshold_keeps() {
     }
     for (first, estimated) in [(true, false), (false, false), (false, true)] {
         let results = run(&queries, first, estimated);
-        for (number, (query, (threshold, list, flagged))) in queries.iter().zip(results).enumerate() {
+        for (number, (query, Compacted { threshold, list, is_flagged })) in queries.iter().zip(results).enumerate() {
             let old = if first { query.found } else { query.threshold };
             let expected = if query.found < old || old.is_nan() { query.found } else { old };
             assert_eq!(threshold.to_bits(), expected.to_bits(), "query {number}");
@@ -89,7 +99,7 @@ fn lists_keep_what_the_tighter_threshold_keeps() {
                 .collect();
             assert_eq!(list, kept, "query {number}");
             let unproved = estimated && old != f32::INFINITY && (query.found.is_nan() || query.found > old);
-            assert_eq!(flagged, query.count > STRIDE as u32 || unproved, "query {number}: {} {old}", query.found);
+            assert_eq!(is_flagged, query.count > STRIDE as u32 || unproved, "query {number}: {} {old}", query.found);
         }
     }
 }
