@@ -23,7 +23,7 @@ struct Compacted {
     is_flagged: bool,
 }
 
-/// Runs the compaction.
+/// Launches the kernel, and checks that flags and the list of flagged queries agree.
 fn run(queries: &[Query], first: bool, estimated: bool) -> Vec<Compacted> {
     let count = queries.len();
     let flat: Vec<f32> = queries.iter().flat_map(|query| query.values.clone()).collect();
