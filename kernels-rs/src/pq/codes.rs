@@ -14,8 +14,8 @@
 //! # How it is read
 //! Four components at a time, as with rows of any other element type ([`crate::product::element`]). If w is a multiple
 //! of four, they are read by one load of 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256
-//! codewords of 128 components). If w is two and codes are bytes, they are read by two loads of 8 bytes; otherwise one
-//! by one.
+//! codewords of 128 components). If w is another even number, they are read by two loads of 8 bytes, because a
+//! sub-vector has both components of a pair; otherwise one by one.
 
 use cuda_std::global::{F32x2, F32x4, U32x2};
 use cuda_std::{device_inline, global, math, unroll};
@@ -92,6 +92,20 @@ impl Codes {
                 let (low, high) = (codeword(2 * quad, two & 0xff), codeword(2 * quad + 1, two >> 8));
                 let c = global::load_nc(centroid.cast::<F32x4>()).0;
                 [c[0] + low[0], c[1] + low[1], c[2] + high[0], c[3] + high[1]]
+            } else if width.is_multiple_of(2) {
+                let mut r = [0.0; 4];
+                let mut i = first;
+                while i < self.dim.min(first + 4) {
+                    let m = i / width;
+                    let codeword = (m << self.bits | self.code(row, m)) as usize * width as usize;
+                    let p = global::load_nc(
+                        self.codebooks.wrapping_add(codeword + (i - m * width) as usize).cast::<F32x2>(),
+                    );
+                    let c = global::load_nc(centroid.wrapping_add((i - first) as usize).cast::<F32x2>());
+                    unroll::<4>(|e| r[e] = if i == (first + e as u32) & !1 { c.0[e % 2] + p.0[e % 2] } else { r[e] });
+                    i += 2;
+                }
+                r
             } else {
                 // One after the other, because in parallel eight rows of them take more registers than there are.
                 let mut r = [0.0; 4];
@@ -155,6 +169,20 @@ impl Operands {
         // A division costs as much as the rest of a decoding.
         let m = if width == 4 { quad } else { 4 * quad / width };
         (m, (m << self.codes.bits) * width + (4 * quad - m * width))
+    }
+
+    /// The sub-quantizer of each of the four pairs of components from 8·`octet` on, and the place of the pair in its
+    /// sub-vector. For even widths.
+    #[device_inline]
+    pub fn pairs(&self, octet: u32) -> [(u32, u32); 4] {
+        let width = self.codes.width.max(2);
+        let m = 8 * octet / width;
+        let mut pair = (m, 8 * octet - m * width);
+        [(); 4].map(|()| {
+            let this = pair;
+            pair = if this.1 + 2 == width { (this.0 + 1, 0) } else { (this.0, this.1 + 2) };
+            this
+        })
     }
 
     /// The operands of components 4·`quad` .. of a row, as two words, whose offsets are `offset`. `half` looks up the

@@ -512,9 +512,18 @@ fn odd_sizes() {
 
 #[test]
 fn codes() {
-    for (dim, sub_quantizers, bits) in
-        [(16, 4, 8), (16, 8, 8), (136, 68, 8), (24, 3, 4), (21, 7, 5), (12, 12, 6), (65, 13, 7), (10, 1, 8)]
-    {
+    for (dim, sub_quantizers, bits) in [
+        (16, 4, 8),
+        (16, 8, 8),
+        (136, 68, 8),
+        (24, 3, 4),
+        (21, 7, 5),
+        (12, 12, 6),
+        (65, 13, 7),
+        (10, 1, 8),
+        (66, 11, 8),
+        (150, 15, 5),
+    ] {
         for metric in Metric::OF_NUMBERS {
             let encoding = Encoding::Pq { sub_quantizers, bits, rotate: false };
             check::<f32>(metric, encoding, &Case { dim, n: 600, lists: 7, queries: 20, k: 5, probes: 3 });
@@ -524,6 +533,8 @@ fn codes() {
         let encoding = Encoding::Pq { sub_quantizers, bits, rotate: false };
         check::<f32>(Metric::L2, encoding, &Case { dim: 8, n: 2000, lists: 100, queries: 30, k: 1, probes: 90 });
     }
+    let encoding = Encoding::Pq { sub_quantizers: 5, bits: 8, rotate: false };
+    check::<f32>(Metric::L2, encoding, &Case { dim: 30, n: 2000, lists: 100, queries: 30, k: 1, probes: 90 });
     let encoding = Encoding::Pq { sub_quantizers: 4, bits: 8, rotate: true };
     check::<u8>(Metric::L2, encoding, &Case { dim: 16, n: 600, lists: 7, queries: 70, k: 5, probes: 7 });
 }

@@ -150,8 +150,8 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
     const FACTORS: bool = true;
     const PARTIAL: bool = false;
     const STAGES: u32 = if TABLE { 1 } else { STAGES };
-    /// The codes of the thread's eight components, for each of its rows, one byte for each code: four codes if
-    /// sub-vectors have two components; one for each quad if their width is a multiple of four.
+    /// The codes of the thread's eight components, for each of its rows, one byte for each code: one for each quad if
+    /// the width of sub-vectors is a multiple of four, and one for each pair if it is another even number.
     type Ahead = [u32; ROWS_A_THREAD];
 
     #[device_inline]
@@ -206,6 +206,17 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                     }
                 });
             });
+        } else if codes.width.is_multiple_of(2) {
+            let pairs = self.operands.pairs(quad / 2);
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = first + row + i as u32 * (THREADS / 8);
+                unroll::<4>(|j| {
+                    if 4 * quad + 2 * (j as u32) < codes.dim {
+                        // SAFETY: as above.
+                        found[i] |= unsafe { codes.code(row, pairs[j].0) } << (8 * j);
+                    }
+                });
+            });
         }
         found
     }
@@ -246,6 +257,19 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                             words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
                         });
                     }
+                    place(i as u32).store(U32x4(words));
+                });
+            } else if codes.width % 4 == 2 {
+                let starts = self.operands.pairs(quad / 2).map(|(m, at)| (m << codes.bits) * codes.width + at);
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [0u32; 4];
+                    unroll::<4>(|j| {
+                        if 4 * quad + 2 * (j as u32) < codes.dim {
+                            let code = found[i] >> (8 * j) & 0xff;
+                            let half = self.two_halves(starts[j] + code * codes.width);
+                            words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
+                        }
+                    });
                     place(i as u32).store(U32x4(words));
                 });
             } else if codes.width.is_multiple_of(4) {
