@@ -64,7 +64,7 @@ pub struct SampleRows {
     pub base: Ptr<U32x4>,
     /// Number of words of an operand.
     pub words: u32,
-    /// Number of rows of the base, as [`step`] takes it.
+    /// The size of a part of the base ([`step`]).
     pub step: u64,
     /// Number of rows of the sample, at most that of the base.
     pub count: u32,
