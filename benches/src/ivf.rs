@@ -43,7 +43,7 @@ pub struct Args {
     /// vectors are in host memory.
     #[arg(long, value_delimiter = ',', value_parser = count)]
     refine: Vec<usize>,
-    /// The refined searches prove their results; only with bits.
+    /// The refined searches prove their results; only with bits and flat.
     #[arg(long, requires = "refine")]
     prove: bool,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.

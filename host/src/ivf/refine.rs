@@ -157,12 +157,13 @@ impl<'a, T: Element> Refiner<'a, T> {
         pairs.sort_unstable_by_key(|&(id, _)| id);
         pairs.dedup_by_key(|&mut (id, _)| id);
         // The caller has checked that every candidate has a row.
-        let rows: Vec<usize> = pairs.iter().filter_map(|&(id, _)| self.row_of(id)).collect();
-        let vectors = fetched_ahead(rows.len(), |at| self.vector(rows[at]));
-        let distance = |((id, rough), vector)| {
+        let rows = pairs.into_iter().filter_map(|(id, rough)| Some((id, rough, self.row_of(id)?)));
+        let rows: Vec<(u64, f32, usize)> = rows.collect();
+        let vectors = fetched_ahead(rows.len(), |at| self.vector(rows[at].2));
+        let distance = |(&(id, rough, _), vector): (&(u64, f32, usize), _)| {
             T::all_finite(vector).then(|| Ranked { distance: scorer.distance(vector, scratch), id, rough })
         };
-        let mut ranked: Vec<Ranked> = pairs.into_iter().zip(vectors).map(distance).collect::<Option<_>>()?;
+        let mut ranked: Vec<Ranked> = rows.iter().zip(vectors).map(distance).collect::<Option<_>>()?;
         ranked.sort_unstable_by(|a, b| self.metric.order(a.distance, b.distance).then(a.id.cmp(&b.id)));
         Some(ranked)
     }

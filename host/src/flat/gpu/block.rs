@@ -68,7 +68,7 @@ pub(super) struct VisitedRows {
     pub operands: Ptr<u8>,
     /// The value of each row, as bits.
     pub values: Ptr<u32>,
-    /// The greatest norm and the greatest residual of each tile; empty where operands are bytes.
+    /// The greatest norm and the greatest residual of each tile; not read where operands are bytes.
     pub tile_norms: Ptr<f32>,
     pub tile_residuals: Ptr<f32>,
 }
