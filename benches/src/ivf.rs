@@ -41,8 +41,8 @@ pub struct Args {
     scan: ScanOrder,
     /// Also measure refined searches, with these numbers of candidates for each of the k results, whose original
     /// vectors are in host memory.
-    #[arg(long, value_delimiter = ',', value_parser = count)]
-    refine: Vec<usize>,
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
+    refine: Vec<f64>,
     /// The refined searches prove their results; only with bits and flat.
     #[arg(long, requires = "refine")]
     prove: bool,

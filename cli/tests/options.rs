@@ -178,7 +178,10 @@ fn refinement_orders_by_the_original_vectors() {
     for query in 0..QUERIES {
         check_neighbours(&exact, query, &ranked(query, |_| true)[..4]);
     }
-    assert_eq!(files.json(&format!("{SEARCH} --k 4 --refine @base.fbin"))["candidates"], 16);
+    for (factor, candidates) in [("", 16), ("--refine-factor 1.2", 5), ("--refine-factor 1", 4)] {
+        let report = files.json(&format!("{SEARCH} --k 4 --refine @base.fbin {factor}"));
+        assert_eq!(report["candidates"], candidates);
+    }
     io::write_ids(files.path("few.npy"), &[5, 6, 7], 1).unwrap();
     let few = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --filter @few.npy"));
     for query in 0..QUERIES {

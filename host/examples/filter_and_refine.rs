@@ -56,7 +56,7 @@ fn main() -> Result<(), warpann::Error> {
     let coded = index.search_with(&queries, K, &options)?;
     // The refiner reads the vectors of the candidates only, so the items may also be a mapped file.
     let refiner = Refiner::new(Metric::L2, DIM, &items)?;
-    let (refined, _) = index.search_refined(&queries, K, &options.refine(CANDIDATES / K), &refiner)?;
+    let (refined, _) = index.search_refined(&queries, K, &options.refine(CANDIDATES as f64 / K as f64), &refiner)?;
     assert!(refined.ids.iter().all(|&id| in_stock(id)), "the filter holds");
 
     // The truth: exact search among the items in stock. Their ids are the rows of the smaller base.

@@ -12,7 +12,7 @@ pub enum Error {
     /// A number that must be at least 1 is 0.
     #[error("{what} = 0; at least 1 is needed")]
     Zero {
-        /// Name of the number: `dimension`, `k`, `probes`, `beam`, `refine`, `lists`, `clusters`, `shifts` or
+        /// Name of the number: `dimension`, `k`, `probes`, `beam`, `lists`, `clusters`, `shifts` or
         /// `positions`.
         what: &'static str,
     },
@@ -167,8 +167,8 @@ pub enum Error {
     /// A number is NaN or outside the range of its meaning.
     #[error("{what} = {value}; a number of at least {least} is needed")]
     BadNumber {
-        /// Name of the number: `radius` or `bound of cluster sizes over their mean` (it must be finite
-        /// as well).
+        /// Name of the number: `radius`; or `refine` or `bound of cluster sizes over their mean`, which must be finite
+        /// as well.
         what: &'static str,
         /// The number that was passed.
         value: f64,

@@ -6,7 +6,7 @@ use crate::filter::FilterGroup;
 use crate::names::named;
 use crate::validate::check_radius;
 use crate::vectors::VectorSlice;
-use crate::{Bitset, Filter, Result};
+use crate::{Bitset, Error, Filter, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -88,8 +88,10 @@ pub struct SearchOptions<'a> {
     /// longer.
     pub beam: Option<usize>,
     /// Number of candidates for each of the k results of [`IvfIndex::search_refined`](crate::IvfIndex::search_refined),
-    /// at least 1; 4 unless set. Of no effect for searches without a refiner.
-    pub refine: usize,
+    /// at least 1; 4 unless set. It need not be whole: 1.2 are 12 candidates for 10 results
+    /// ([`candidates`](Self::candidates)). Of no effect for searches without a refiner.
+    #[cfg_attr(feature = "serde", serde(with = "crate::serialised::Numbers"))]
+    pub refine: f64,
     /// Whether [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) takes more candidates until no other
     /// vector of the lists that it reads can be among the k best; false unless set. Of no effect for searches without a
     /// refiner.
@@ -102,12 +104,12 @@ pub struct SearchOptions<'a> {
     pub radius: Option<f32>,
 }
 
-/// Radii are equal if they have the same bits.
+/// Radii and numbers of candidates are equal if they have the same bits.
 impl PartialEq for SearchOptions<'_> {
     fn eq(&self, other: &Self) -> bool {
         let parts = |options: &Self| {
             let &Self { probes, filter: _, widen, scan, beam, refine, prove, radius } = options;
-            (probes, widen, scan, beam, refine, prove, radius.map(f32::to_bits))
+            (probes, widen, scan, beam, refine.to_bits(), prove, radius.map(f32::to_bits))
         };
         parts(self) == parts(other) && self.filter == other.filter
     }
@@ -123,7 +125,7 @@ impl Default for SearchOptions<'_> {
             widen: true,
             scan: Scan::Auto,
             beam: None,
-            refine: 4,
+            refine: 4.0,
             prove: false,
             radius: None,
         }
@@ -190,9 +192,28 @@ impl<'a> SearchOptions<'a> {
     }
 
     /// Sets the number of candidates for each result of a refined search.
-    pub fn refine(mut self, candidates: usize) -> Self {
-        self.refine = candidates;
+    pub fn refine(mut self, candidates: impl Into<f64>) -> Self {
+        self.refine = candidates.into();
         self
+    }
+
+    /// Number of candidates of each query of a refined search for `k` results: [`refine`](Self::refine) · `k`, rounded
+    /// to the nearest number.
+    ///
+    /// ```
+    /// let options = warpann::SearchOptions::new().refine(1.25);
+    /// assert_eq!((options.candidates(10)?, options.candidates(100)?), (13, 125));
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadNumber`] if the number for each result is below 1, infinite or NaN.
+    pub fn candidates(&self, k: usize) -> Result<usize> {
+        if !(1.0..f64::INFINITY).contains(&self.refine) {
+            return Err(Error::BadNumber { what: "refine", value: self.refine, least: 1.0 });
+        }
+        // The cast saturates: no search has room for so many results.
+        Ok(((k as f64 * self.refine).round() as usize).max(k))
     }
 
     /// Sets whether a refined search takes more candidates until its results are proved to be the best.

@@ -89,15 +89,27 @@ pub(crate) fn prefetch<T>(data: &[T]) {
     }
 }
 
-/// Number of rows that [`fetched_ahead`] prefetches before their turn.
-const AHEAD: usize = 8;
+/// Bytes of rows that [`fetched_ahead`] prefetches before their turn: enough that a processor's misses never end, and
+/// few beside its first cache. Of 1,536 bytes two rows are as good as four, and one takes a tenth longer (16 threads of
+/// a Xeon with an H200, 2026-11-30).
+const AHEAD_BYTES: usize = 6 << 10;
+/// Fewest and most rows that are prefetched before their turn.
+const AHEAD: [usize; 2] = [2, 16];
 
-/// The rows of the places below `count`, one after the other, with those that follow fetched meanwhile.
-pub(crate) fn fetched_ahead<'a, T: 'a>(count: usize, row: impl Fn(usize) -> &'a [T]) -> impl Iterator<Item = &'a [T]> {
-    (0..count.min(AHEAD)).for_each(|at| prefetch(row(at)));
+/// The rows of the places below `count`, one after the other, with those that follow fetched meanwhile. The caller
+/// comes to the `following` rows behind them next.
+pub(crate) fn fetched_ahead<'a, T: 'a>(
+    count: usize,
+    following: usize,
+    row: impl Fn(usize) -> &'a [T],
+) -> impl Iterator<Item = &'a [T]> {
+    let all = count + following;
+    let row_bytes = if all > 0 { size_of_val(row(0)) } else { 0 };
+    let ahead = (AHEAD_BYTES / row_bytes.max(1)).clamp(AHEAD[0], AHEAD[1]);
+    (0..all.min(ahead)).for_each(|at| prefetch(row(at)));
     (0..count).map(move |at| {
-        if at + AHEAD < count {
-            prefetch(row(at + AHEAD));
+        if at + ahead < all {
+            prefetch(row(at + ahead));
         }
         row(at)
     })

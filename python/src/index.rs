@@ -891,7 +891,7 @@ impl PyIvfIndex {
     ///     base: (vectors, dim): the original vectors, of the element type of the index. An array of this type is read
     ///         in place, also a mapped one: only the rows of candidates are read.
     ///     ids: integers, (vectors,): the id of each row of ``base``; None means the row number.
-    ///     refine: candidates for each result, at least 1.
+    ///     refine: candidates for each result, at least 1; 1.2 are 12 candidates for 10 results.
     ///     prove: take more candidates until no other vector of the lists that are read can be among the k best; for
     ///     the
     ///         encodings "flat" and "bits:1" to "bits:8".
@@ -899,7 +899,7 @@ impl PyIvfIndex {
     /// Returns:
     ///     (Neighbors, SearchStatistics)
     #[pyo3(signature = (
-        queries, k, base, *, ids=None, refine=4, prove=false, filter=None, probes=None, radius=None, widen=true
+        queries, k, base, *, ids=None, refine=4.0, prove=false, filter=None, probes=None, radius=None, widen=true
     ))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn search_refined<'py>(
@@ -909,7 +909,7 @@ impl PyIvfIndex {
         k: usize,
         base: &Bound<'py, PyAny>,
         ids: Option<&Bound<'py, PyAny>>,
-        refine: usize,
+        refine: f64,
         prove: bool,
         filter: Option<&Bound<'py, PyAny>>,
         probes: Option<usize>,

@@ -206,7 +206,7 @@ def test_inverted_files_find_most(encoding: str) -> None:
     assert warpann.recall(index.search(base[:50], 10, probes=20).ids, truth) > (0.3 if "pq" in encoding else 0.95)
     found, statistics = index.search_refined(base[:50], 10, base, probes=20, refine=20)
     assert statistics.refined == 50 * 200 and warpann.recall(found.ids, truth) > 0.95
-    again, _ = index.search_refined(base[:50], 10, base, ids=np.arange(3000), probes=20, refine=20)
+    again, _ = index.search_refined(base[:50], 10, base, ids=np.arange(3000), probes=20, refine=20.0)
     reference.check_equal(again, (found.distances, found.ids))
     if encoding == "flat" or encoding.startswith("bits"):
         proved, statistics = index.search_refined(base[:50], 10, base, probes=20, refine=1, prove=True)

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use warpann::io::Vectors;
 use warpann::ivf::{IvfIndex, Refiner};
-use warpann::{Bitset, Element, Error, Index, Kind, NONE};
+use warpann::{Bitset, Element, Error, Index, Kind, NONE, SearchOptions};
 
 use crate::id_list;
 use crate::progress::spinning;
-use crate::report::{Failure, Outcome, complain, positive};
+use crate::report::{Failure, Outcome, complain};
 use crate::vectors::{Access, exactly};
 
 /// Options of `search --index`.
@@ -30,9 +30,9 @@ pub struct IndexOptions {
     /// original vectors in this file: fvecs, bvecs, fbin, u8bin, i8bin or npy. The k best are the results.
     #[arg(long, value_name = "FILE")]
     refine: Option<PathBuf>,
-    /// With --refine: N times k candidates.
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "refine", value_parser = positive)]
-    refine_factor: usize,
+    /// With --refine: N times k candidates. N need not be whole: 1.2 are 12 candidates for 10 neighbours.
+    #[arg(long, value_name = "N", default_value_t = 4.0, requires = "refine", value_parser = factor)]
+    refine_factor: f64,
     /// With --refine, and whole vectors or codes of bits: take more candidates until no other vector of the probed
     /// lists can be among the k best.
     #[arg(long, requires = "refine")]
@@ -55,6 +55,14 @@ pub struct IndexOptions {
         conflicts_with_all = ["k", "gt", "refine", "distances", "within"]
     )]
     pub radius: Option<f32>,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (1.0..f64::INFINITY).contains(&number) => Ok(number),
+        Ok(_) => Err("must be a number of at least 1".into()),
+        Err(error) => Err(format!("{error}")),
+    }
 }
 
 fn radius(text: &str) -> Result<f32, String> {
@@ -192,14 +200,13 @@ pub struct Originals<'a> {
     path: &'a Path,
     vectors: Vectors,
     ids: Option<Vec<u64>>,
-    factor: usize,
+    factor: f64,
 }
 
 impl Originals<'_> {
-    /// Number of candidates for `k` neighbours of each of `queries` queries.
-    pub fn candidates(&self, queries: usize, k: usize) -> Outcome<usize> {
-        let too_large = Error::ResultTooLarge { queries, k };
-        Ok(k.checked_mul(self.factor).ok_or(too_large)?)
+    /// Number of candidates for `k` neighbours of each query.
+    pub fn candidates(&self, k: usize) -> Outcome<usize> {
+        Ok(SearchOptions::new().refine(self.factor).candidates(k)?)
     }
 
     /// The components as those of the index.
@@ -208,7 +215,7 @@ impl Originals<'_> {
     }
 
     /// Candidates for each neighbour.
-    pub fn factor(&self) -> usize {
+    pub fn factor(&self) -> f64 {
         self.factor
     }
 

@@ -1,4 +1,14 @@
 //! Exact re-ranking of candidates by the original vectors.
+//!
+//! # Cost
+//! Reading the vectors, which are anywhere in memory. A thread computes the distance of one vector while the next are
+//! on their way ([`fetched_ahead`]), also from the last candidates of a query to the first of the next. Floor of
+//! 120,000 vectors of 1,536 bytes on 16 threads of a Xeon: 2.4 ms, 78 GB/s, by a loop of nothing else (2026-11-30).
+//!
+//! # What lost
+//! - Reading the vectors by the GPU, from registered memory over the bus: 3.65 ms, 50 GB/s, on the same machine.
+//! - Ranking candidates of some queries while a device searches for others: 9.5 ms for 110,000 vectors, of which the
+//!   search alone takes 2.1. The threads that copy for the device wait for those that rank.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,8 +24,7 @@ use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory}
 /// results as exact as those of an exact search among the same candidates.
 /// [`IvfIndex::search_refined`](crate::IvfIndex::search_refined) finds candidates and ranks them in one call.
 ///
-/// It works on the CPU, on whichever device the index is. The candidates of a query are few, and copying their vectors
-/// to a device takes longer than computing the distances.
+/// It works on the CPU, on whichever device the index is: the candidates of a query are few.
 ///
 /// ```
 /// use warpann::ivf::Refiner;
@@ -36,6 +45,9 @@ pub struct Refiner<'a, T: Element> {
     /// Id and row of each vector, by ascending id; `None` if ids and rows are equal.
     rows: Option<Vec<(u64, usize)>>,
 }
+
+/// Number of candidates of the next query whose vectors are fetched before its turn.
+const NEXT: usize = 16;
 
 /// A candidate, ranked by its original vector.
 #[derive(Debug, Clone, Copy)]
@@ -126,8 +138,11 @@ impl<'a, T: Element> Refiner<'a, T> {
             .par_chunks_mut(k)
             .zip(found.distances.par_chunks_mut(k))
             .zip(queries.par_chunks_exact(self.dim).zip(rows))
-            .for_each_init(Vec::new, |scratch, ((ids, distances), (query, (row, candidates)))| {
-                let Some(ranked) = self.ranked(query, candidates, scratch) else {
+            .for_each_init(Vec::new, |scratch, ((ids, distances), (query, (row, (of_query, rough))))| {
+                // The next query is most often of the same thread.
+                let next = candidates.ids.get((row + 1) * candidates.k..).unwrap_or_default();
+                let pairs = of_query.iter().copied().zip(rough.iter().copied());
+                let Some(ranked) = self.ranked(query, pairs, next, scratch) else {
                     finite.store(false, Ordering::Relaxed);
                     return;
                 };
@@ -149,22 +164,31 @@ impl<'a, T: Element> Refiner<'a, T> {
         }
     }
 
-    /// The candidates of one query, best first; `None` if the vector of a candidate is not finite.
-    fn ranked(&self, query: &[T], candidates: (&[u64], &[f32]), scratch: &mut Vec<f32>) -> Option<Vec<Ranked>> {
+    /// The candidates of one query, pairs of an id and a distance, best first; `None` if the vector of a candidate is
+    /// not finite. The first of the vectors of `next` are fetched meanwhile.
+    fn ranked(
+        &self,
+        query: &[T],
+        candidates: impl Iterator<Item = (u64, f32)>,
+        next: &[u64],
+        scratch: &mut Vec<f32>,
+    ) -> Option<Vec<Ranked>> {
         let scorer = Scorer::new(self.metric, query);
-        let pairs = candidates.0.iter().copied().zip(candidates.1.iter().copied());
-        let mut pairs: Vec<(u64, f32)> = pairs.filter(|&(id, _)| id != NONE).collect();
-        pairs.sort_unstable_by_key(|&(id, _)| id);
-        pairs.dedup_by_key(|&mut (id, _)| id);
+        let row = |(id, rough)| Some((id, rough, self.row_of(id)?));
         // The caller has checked that every candidate has a row.
-        let rows = pairs.into_iter().filter_map(|(id, rough)| Some((id, rough, self.row_of(id)?)));
-        let rows: Vec<(u64, f32, usize)> = rows.collect();
-        let vectors = fetched_ahead(rows.len(), |at| self.vector(rows[at].2));
-        let distance = |(&(id, rough, _), vector): (&(u64, f32, usize), _)| {
-            T::all_finite(vector).then(|| Ranked { distance: scorer.distance(vector, scratch), id, rough })
+        let mut rows: Vec<(u64, f32, usize)> = candidates.filter(|&(id, _)| id != NONE).filter_map(row).collect();
+        let count = rows.len();
+        rows.extend(next.iter().take(NEXT).filter_map(|&id| row((id, 0.0))));
+        let vectors = fetched_ahead(count, rows.len() - count, |at| self.vector(rows[at].2));
+        let distance = |(&(id, rough, _), vector): (&(u64, f32, usize), &[T])| {
+            let distance = scorer.distance(vector, scratch);
+            // No vector with a component that is not finite has a finite distance.
+            (distance.is_finite() || T::all_finite(vector)).then_some(Ranked { distance, id, rough })
         };
         let mut ranked: Vec<Ranked> = rows.iter().zip(vectors).map(distance).collect::<Option<_>>()?;
         ranked.sort_unstable_by(|a, b| self.metric.order(a.distance, b.distance).then(a.id.cmp(&b.id)));
+        // Equal ids have equal distances.
+        ranked.dedup_by_key(|best| best.id);
         Some(ranked)
     }
 

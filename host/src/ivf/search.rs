@@ -69,7 +69,7 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with); [`Error::Zero`]; [`Error::WrongDimension`] and [`Error::Mismatch`] if
+    /// As [`search_with`](Self::search_with); [`Error::BadNumber`]; [`Error::WrongDimension`] and [`Error::Mismatch`] if
     /// index and refiner differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate;
     /// [`Error::NotFinite`] for a candidate's vector. With a proof also [`Error::Mismatch`] for an encoding whose codes
     /// have no bound, and for vectors that are not those of the index.
@@ -82,11 +82,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<(Neighbors, SearchStatistics)> {
         options.check_radius()?;
         refiner.check_for(self.dim(), self.metric())?;
-        if options.refine == 0 {
-            return Err(Error::Zero { what: "refine" });
-        }
-        let too_large = || Error::ResultTooLarge { queries: queries.len() / self.dim(), k };
-        let mut candidates = k.checked_mul(options.refine).ok_or_else(too_large)?;
+        let mut candidates = options.candidates(k)?;
         let proof = if options.prove { Some(self.kind.proof()?) } else { None };
         let refined = Refined { index: self, refiner, k, radius: options.radius, proof };
         let unlimited = options.radius(None);
@@ -139,10 +135,11 @@ impl<T: Element> Refined<'_, T> {
     ) -> Result<(Neighbors, SearchStatistics, Vec<usize>)> {
         let (rough, mut statistics) = self.index.search_with_statistics(queries, candidates, options)?;
         statistics.refined = rough.ids.iter().filter(|&&id| id != NONE).count() as u64;
-        let Some(proof) = self.proof else {
-            return Ok((self.refiner.refine(queries, &rough, self.k)?, statistics, Vec::new()));
-        };
         self.refiner.check_known(&rough)?;
+        let Some(proof) = self.proof else {
+            let found = self.refiner.refine_each(queries, &rough, self.k, |_, _| Ok(()))?;
+            return Ok((found, statistics, Vec::new()));
+        };
         let (isa, dim, metric) = (Isa::detect(), self.index.dim(), self.index.metric());
         let open = Mutex::new(Vec::new());
         let found = self.refiner.refine_each(queries, &rough, self.k, |row, ranked| {

@@ -464,15 +464,17 @@ fn a_refined_search_ranks_its_candidates_by_the_original_vectors() {
         index.add_with_ids(&base, &ids).unwrap();
         let refiner = Refiner::new(Metric::L2, dim, &base).unwrap().with_ids(&ids).unwrap();
         let thirds = |id: u64| id.is_multiple_of(3);
-        for (refine, radius) in [(1, None), (8, None), (8, Some(60.0)), (300, Some(200.0))] {
+        for (refine, radius) in [(1.0, None), (1.3, None), (8.0, None), (8.0, Some(60.0)), (300.0, Some(200.0))] {
+            // The nearest number to 1.3 · 5 is 7.
+            let wanted = if refine == 1.3 { 7 } else { k * refine as usize };
             let options = SearchOptions::new().probes(3).filter_by(&thirds);
-            let rough = index.search_with(&queries, k * refine, &options).unwrap();
+            let rough = index.search_with(&queries, wanted, &options).unwrap();
             let refined = options.refine(refine).radius(radius);
             let (found, statistics) = index.search_refined(&queries, k, &refined, &refiner).unwrap();
             let candidates = rough.ids.iter().filter(|&&id| id != NONE).count();
             assert_eq!(statistics.refined, candidates as u64);
             for ((ids, distances), (candidates, query)) in
-                found.rows().zip(rough.ids.chunks_exact(k * refine).zip(queries.chunks_exact(dim)))
+                found.rows().zip(rough.ids.chunks_exact(wanted).zip(queries.chunks_exact(dim)))
             {
                 let of_id = |id: u64| &base[(id as usize - 10) / 2 * dim..][..dim];
                 let distance = |id: u64| of_id(id).iter().zip(query).map(|(x, y)| (x - y).powi(2)).sum::<f32>();
@@ -503,7 +505,10 @@ fn a_refined_search_refuses_other_vectors() {
     assert!(matches!(error, Error::WrongDimension { expected: 2, actual: 3 }), "{error}");
     let error = refused(Metric::Cosine, 2, &base, 1, &options);
     assert_eq!(error.to_string(), "metric of the refiner: cosine; l2 is needed");
-    assert!(matches!(refused(Metric::L2, 2, &base, 1, &options.refine(0)), Error::Zero { what: "refine" }));
+    for refine in [0.0, 0.99, -1.0, f64::NAN, f64::INFINITY] {
+        let error = refused(Metric::L2, 2, &base, 1, &options.refine(refine));
+        assert!(matches!(error, Error::BadNumber { what: "refine", .. }), "{error}");
+    }
     assert!(matches!(refused(Metric::L2, 2, &base, 0, &options), Error::Zero { what: "k" }));
     assert!(matches!(refused(Metric::L2, 2, &base, usize::MAX, &options), Error::ResultTooLarge { .. }));
     let error = refused(Metric::L2, 2, &base, 1, &options.radius(f32::NAN));
@@ -582,9 +587,10 @@ fn a_proof_needs_codes_that_tell_their_error_and_the_vectors_of_the_index() {
         let other = Refiner::new(Metric::L2, 8, &moved).unwrap();
         let error = index.search_refined(&base[..16], 2, &options, &other).unwrap_err();
         assert!(matches!(error, Error::Mismatch { what: "vector of the refiner", .. }), "{error}");
-        for (k, options) in [(0, options), (2, options.refine(0))] {
-            assert!(matches!(index.search_refined(&base[..8], k, &options, &refiner), Err(Error::Zero { .. })));
-        }
+        let error =
+            |k, options: SearchOptions<'_>| index.search_refined(&base[..8], k, &options, &refiner).unwrap_err();
+        assert!(matches!(error(0, options), Error::Zero { .. }));
+        assert!(matches!(error(2, options.refine(0)), Error::BadNumber { .. }));
         let error = index.search_refined(&[f32::NAN; 8], 2, &options, &refiner).unwrap_err();
         assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
     }

@@ -36,7 +36,7 @@ struct ProofCase {
 #[derive(Debug)]
 struct Search {
     k: usize,
-    refine: usize,
+    refine: f64,
     probes: usize,
     /// Percent of the ids that each query accepts.
     allowed: Option<Vec<usize>>,
@@ -64,7 +64,7 @@ fn draw<T: Component>(random: &mut Random, device: Device) -> Outcome {
     let of_query = |random: &mut Random| random.pick(&[0, 5, 50, 100]);
     let search = |random: &mut Random| Search {
         k: 1 + random.size(shape.n + 2),
-        refine: 1 + random.size(5),
+        refine: 1.0 + random.size(50) as f64 / 10.0,
         probes: if random.once_in(3) { lists } else { 1 + random.below(lists) },
         allowed: match random.below(4) {
             0 => Some(vec![of_query(random)]),

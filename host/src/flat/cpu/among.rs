@@ -85,7 +85,7 @@ impl Gathered {
     pub(super) fn tile<T: Element>(&mut self, index: &FlatCpu<T>, listed: &[u32]) -> (Tile<'_>, f32) {
         let dim = index.dim;
         self.rows.resize(listed.len() * dim, 0.0);
-        let rows = fetched_ahead(listed.len(), |at| index.row(listed[at]));
+        let rows = fetched_ahead(listed.len(), 0, |at| index.row(listed[at]));
         rows.zip(self.rows.chunks_exact_mut(dim)).for_each(|(row, to)| convert(row, to));
         let largest = listed.iter().map(|&row| index.largest[row as usize / BLOCK]).fold(0.0, f32::max);
         let gather = |to: &mut Vec<f32>, from: &[f32]| {

@@ -189,7 +189,8 @@ impl Comparison for Counted<'_> {
             Rows::Range(range, _) => (&index.rows[range.start * index.dim..range.end * index.dim], range.start as u32),
             Rows::Listed(listed) => {
                 gathered.clear();
-                fetched_ahead(listed.len(), |at| index.row(listed[at])).for_each(|row| gathered.extend_from_slice(row));
+                fetched_ahead(listed.len(), 0, |at| index.row(listed[at]))
+                    .for_each(|row| gathered.extend_from_slice(row));
                 (&gathered[..], 0)
             }
         };
