@@ -51,7 +51,7 @@ pub enum Error {
     #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
     Overflow {
         /// Name of the computed vectors: `residual` (the vector minus the centroid of its list), `rotated vector`, or
-        /// `range of residuals` (the greatest minus the least of a component, of row 0, in a file of FAISS).
+        /// `range of a component` (the greatest minus the least, of row 0, in a file of FAISS).
         derived: &'static str,
         /// Row of the vector from which the number was computed, from 0.
         row: usize,

@@ -851,7 +851,7 @@ impl PyIvfIndex {
     /// Args:
     ///     path: a file of ``IndexIVFFlat``; of ``IndexIVFPQ`` with residuals, also in an ``IndexPreTransform`` with
     ///     one
-    ///         rotation; or of ``IndexIVFScalarQuantizer`` with ``QT_8bit`` of residuals or ``QT_fp16`` of vectors
+    ///         rotation; or of ``IndexIVFScalarQuantizer`` with ``QT_8bit``, or ``QT_fp16`` of vectors
     ///         (``by_residual`` False). The quantizer is an ``IndexFlat``, and there is no direct map.
     ///     metric: "l2", "ip" or "cosine". None means that of the file.
     ///     device, memory_budget: as for a new index.

@@ -157,7 +157,7 @@ impl<T: Element> Ivf<T> {
             lists: self.settings.lists as u64,
             vectors: self.len() as u64,
             probes: self.probes as u64,
-            exponent: trained.codec.exponent(),
+            form: trained.codec.form(),
             clamped: self.clamped,
             // The number of rows has 32 bits, and an index has less vectors than it waits for.
             waits_for: self.waits_for.map_or(0, |vectors| u32::try_from(vectors).unwrap_or(u32::MAX)),
@@ -181,9 +181,9 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     let dim = shape.dim as usize;
     let scheme = shape.stored_encoding().scheme();
     let (codebooks, rotation) = (file.values(Section::Codebooks), file.values(Section::Rotation));
-    let (element, metric, exponent) = (shape.element, shape.metric, shape.exponent);
+    let (element, metric, form) = (shape.element, shape.metric, shape.form);
     let codec = scheme
-        .codec(FileParts { dim, element, metric, codebooks, rotation, exponent })
+        .codec(FileParts { dim, element, metric, codebooks, rotation, form })
         .map_err(FileDefect::Inconsistent)?;
     let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
     // The size fits in memory: it was checked when the sections were placed.

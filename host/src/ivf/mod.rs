@@ -359,8 +359,8 @@ impl<T: Element> IvfIndex<T> {
     }
 
     /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the
-    /// least value of each component of a residual, and then the step of each component; for [`Encoding::F16`] the
-    /// number by which halves are multiplied; for [`Encoding::Bits`] the signs of the four rounds of the rotation, dim
+    /// least value of each component of a residual or vector, then the step of each component, and then 1 if codes are
+    /// of residuals and 0 if they are of vectors; for [`Encoding::F16`] the number by which halves are multiplied; for [`Encoding::Bits`] the signs of the four rounds of the rotation, dim
     /// each. Empty for [`Encoding::Flat`] and until trained.
     pub fn code_tables(&self) -> &[f32] {
         self.kind.trained.as_ref().map_or(&[], |trained| trained.codec.tables())

@@ -126,7 +126,7 @@ impl Settings {
 impl Trained {
     /// One list of whole vectors, whose centroid is 0.
     pub(super) fn one_list<T: Element>(dim: usize) -> Result<Trained> {
-        let file = FileParts { dim, element: T::TYPE, metric: Metric::L2, codebooks: &[], rotation: &[], exponent: 0 };
+        let file = FileParts { dim, element: T::TYPE, metric: Metric::L2, codebooks: &[], rotation: &[], form: 0 };
         let codec = Encoding::Flat.scheme().codec(file);
         let codec = codec.unwrap_or_else(|_| unreachable!("whole vectors need no tables"));
         Ok(Trained { centroids: host_memory::zeroed(dim)?, codec })

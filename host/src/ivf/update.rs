@@ -139,7 +139,7 @@ impl<T: Element> Changed for Ivf<T> {
             (self.settings.encoding == other.settings.encoding, "encoding"),
             (is_whole || same_bits(&ours.centroids, &theirs.centroids), "centroids"),
             (is_whole || same_tables, "codebooks"),
-            (is_whole || ours.codec.exponent() == theirs.codec.exponent(), "scale of the codes"),
+            (is_whole || ours.codec.form() == theirs.codec.form(), "form of the codes"),
         ];
         if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
             return Err(Error::Incompatible { what });

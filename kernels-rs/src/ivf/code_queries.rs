@@ -136,6 +136,9 @@ pub struct PrepareCodeQueries {
     pub errors: PtrMut<f32>,
     /// The shift of each query.
     pub shifts: PtrMut<f32>,
+    /// The term of each query, if it is the same for all lists because codes are of vectors
+    /// ([`StoredRows::centroids_apart`]); otherwise absent.
+    pub terms: Option<PtrMut<f32>>,
 }
 
 impl PrepareCodeQueries {
@@ -160,7 +163,7 @@ fn planes_of(value: f64) -> (i32, i32) {
 #[device_inline]
 unsafe fn prepare(launch: PrepareCodeQueries) {
     let PrepareCodeQueries { rows, count, stored, plane_bytes, centre, metric, cosines, base_bounds, .. } = launch;
-    let PrepareCodeQueries { planes, factors, errors, shifts, .. } = launch;
+    let PrepareCodeQueries { planes, factors, errors, shifts, terms, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -188,6 +191,7 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
         let plane = plane_bytes as usize;
         let to = planes.wrapping_add(2 * at * plane);
         let (mut own, mut lost, mut size) = (0.0f64, 0.0f64, 0.0f64);
+        let mut term = 0.0f32;
         let mut quad = lane;
         while quad < plane_bytes / 4 {
             let (mut high, mut low) = (0u32, 0u32);
@@ -205,12 +209,16 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
                     let a = (256 * h.abs() + l.abs()) as f64;
                     size += a * a;
                 });
+                if terms.is_some() {
+                    term = add_products(x, c, codes.offset4(0, quad, c), term);
+                }
             }
             global::store(to.wrapping_add(4 * quad as usize).cast::<u32>(), high);
             global::store(to.wrapping_add(plane + 4 * quad as usize).cast::<u32>(), low);
             quad += 32;
         }
         let (own, lost, size) = (butterfly_sum(own), butterfly_sum(lost), butterfly_sum(size));
+        let term = butterfly_sum(term);
         if lane == 0 {
             let sign = product_sign(metric);
             let (Bounds { norm, .. }, residual) = (Bounds::of_squares(own, 0.0), round_up(math::sqrt_f64(lost)));
@@ -227,8 +235,22 @@ unsafe fn prepare(launch: PrepareCodeQueries) {
             global::store(errors.wrapping_add(at), if is_proved { error } else { f32::INFINITY });
             global::store(factors.wrapping_add(at), sign * t);
             global::store(shifts.wrapping_add(at), metric.value(own));
+            if let Some(terms) = terms {
+                global::store(terms.wrapping_add(at), sign * term);
+            }
         }
     }
+}
+
+/// Number of probes of a query whose terms one warp computes: the components of the query, the centre and the tables
+/// are loaded once for all of them, and the loads of their centroids wait together.
+const PROBES_PER_WARP: usize = 8;
+
+/// Adds the products of x − c and h to a sum.
+#[device_inline]
+fn add_products(x: [f32; 4], c: [f32; 4], h: [f32; 4], mut sum: f32) -> f32 {
+    unroll::<4>(|e| sum = math::mul_add_f32(x[e] - c[e], h[e], sum));
+    sum
 }
 
 /// Writes the term of each pair of a range of probes to the pair's place.
@@ -249,8 +271,8 @@ pub struct PairTerms {
     pub metric: Metric,
     /// `probes` lists for each query, `NO_ROW` for none.
     pub probed_lists: Ptr<u32>,
-    /// Number of queries · `probes`.
-    pub pair_count: u32,
+    /// Number of queries.
+    pub query_count: u32,
     /// Number of probes of a query.
     pub probes: u32,
     /// The first probe whose pairs are placed.
@@ -268,9 +290,15 @@ pub struct PairTerms {
 }
 
 impl PairTerms {
-    /// One warp for each pair.
+    /// One warp for each [`PROBES_PER_WARP`] probes of a query.
     pub fn config(&self) -> LaunchConfig {
-        LaunchConfig::warps(self.pair_count as u64, WARPS_PER_BLOCK)
+        LaunchConfig::warps(self.query_count as u64 * self.parts() as u64, WARPS_PER_BLOCK)
+    }
+
+    /// Number of warps that share a query.
+    #[device_inline]
+    fn parts(&self) -> u32 {
+        (self.end_probe - self.first_probe).div_ceil(PROBES_PER_WARP as u32)
     }
 }
 
@@ -278,45 +306,59 @@ impl PairTerms {
 /// As [`PairTerms`].
 #[device_inline]
 unsafe fn terms(launch: PairTerms) {
-    let PairTerms { rows, stored, centre, metric, probed_lists, pair_count, probes, .. } = launch;
+    let parts = launch.parts();
+    let PairTerms { rows, stored, centre, metric, probed_lists, query_count, probes, .. } = launch;
     let PairTerms { first_probe, end_probe, lengths, slots, first_pairs, terms, .. } = launch;
-    let pair = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
-    if pair >= pair_count {
+    let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if parts == 0 || warp >= query_count * parts {
         return;
     }
-    let query = pair / probes.max(1);
-    let probe = pair - query * probes;
+    let (query, lane) = (warp / parts, warp::lane_id());
     let stride = stored.dim.next_multiple_of(4);
     let codes = Scalar8::of(&stored, stride);
-    // SAFETY: pair < pair_count, and quads stay below the stride; a pair of a list with vectors has a place. All lanes
-    // of a warp have the same pair.
+    // SAFETY: query < query_count, probe < end_probe, and quads stay below the stride; a pair of a list with vectors
+    // has a place. All lanes of a warp have the same query and the same eight probes.
     unsafe {
-        let list = global::load_nc(probed_lists.wrapping_add(pair as usize));
-        if list == NO_ROW
-            || probe < first_probe
-            || probe >= end_probe
-            || global::load_nc(lengths.wrapping_add(list as usize)) == 0
-        {
-            return;
+        // Each of the first lanes has the list of one probe, and the place of its term.
+        let probe = first_probe + warp % parts * PROBES_PER_WARP as u32 + lane;
+        let pair = query as usize * probes as usize + probe as usize;
+        let mut own_list = NO_ROW;
+        if lane < PROBES_PER_WARP as u32 && probe < end_probe {
+            own_list = global::load_nc(probed_lists.wrapping_add(pair));
         }
+        let mut place = NO_ROW;
+        if own_list != NO_ROW {
+            let slot = match slots {
+                Some(slots) => global::load_nc(slots.wrapping_add(pair)),
+                None => pair as u32,
+            };
+            let first = if slots.is_some() { global::load_nc(first_pairs.wrapping_add(own_list as usize)) } else { 0 };
+            // The slot of an empty list is not written.
+            let is_empty = global::load_nc(lengths.wrapping_add(own_list as usize)) == 0;
+            place = if is_empty { NO_ROW } else { first.wrapping_add(slot) };
+        }
+        // A probe without a list repeats list 0, and its sum is dropped.
+        let mut lists = [0u32; PROBES_PER_WARP];
+        unroll::<PROBES_PER_WARP>(|p| {
+            let list = warp::shuffle_idx(FULL_MASK, own_list, p as u32);
+            lists[p] = if list == NO_ROW { 0 } else { list };
+        });
         let x = rows.wrapping_add(query as usize * stride as usize);
-        let mut sum = 0.0f32;
-        let mut quad = warp::lane_id();
+        let mut sums = [0.0f32; PROBES_PER_WARP];
+        let mut quad = lane;
         while quad < stride / 4 {
-            let (x, c) = (F32::load4(x, quad), centre4(centre, quad));
-            let h = codes.offset4(list, quad, c);
-            unroll::<4>(|e| sum = math::mul_add_f32(x[e] - c[e], h[e], sum));
+            let (x, c, middle) = (F32::load4(x, quad), centre4(centre, quad), codes.middle4(quad));
+            unroll::<PROBES_PER_WARP>(|p| {
+                sums[p] = add_products(x, c, codes.offset4_of(lists[p], quad, middle, c), sums[p]);
+            });
             quad += 32;
         }
-        let sum = butterfly_sum(sum);
-        if warp::lane_id() == 0 {
-            let place = match slots {
-                Some(slots) => {
-                    let slot = global::load_nc(slots.wrapping_add(pair as usize));
-                    global::load_nc(first_pairs.wrapping_add(list as usize)) + slot
-                }
-                None => pair,
-            };
+        let mut sum = 0.0;
+        unroll::<PROBES_PER_WARP>(|p| {
+            let of = butterfly_sum(sums[p]);
+            sum = if lane == p as u32 { of } else { sum };
+        });
+        if place != NO_ROW {
             global::store(terms.wrapping_add(place as usize), product_sign(metric) * sum);
         }
     }

@@ -304,8 +304,10 @@ pub struct ScanLists {
     /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with thresholds for [`Tile::Append`];
     /// empty if `item_count` is absent.
     pub grouped: Ptr<U32x4>,
-    /// Queries as two planes only: the term of each pair, laid out as `grouped`.
+    /// Queries as two planes only: the term of each pair, laid out as `grouped`; or of each query.
     pub terms: Ptr<f32>,
+    /// 1 if `terms` has one for each query: 0 for each pair.
+    pub terms_of_queries: u32,
     /// Distance from one query's row of scores to the next. Dense use only.
     pub row_stride: u32,
     /// The first row of each list in the storage, a multiple of 8; empty if `item_count` is absent.
@@ -523,7 +525,8 @@ impl Header {
                 self.factors.add(thread).store(f32::from_bits(factor));
                 self.numbers.add(thread).store(query);
                 if R::PLANES {
-                    self.terms.add(thread).store(global::load_nc(work.terms.wrapping_add(place as usize)));
+                    let of = if work.terms_of_queries != 0 { query } else { place };
+                    self.terms.add(thread).store(global::load_nc(work.terms.wrapping_add(of as usize)));
                 }
             }
         }

@@ -33,8 +33,27 @@ enum Numbers {
     ZeroSteps,
 }
 
+/// The encoding of a case.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Of {
+    /// A byte for each component of residuals, and a step for each component.
+    Residuals,
+    /// The same of vectors.
+    Vectors,
+    /// This number of bits for each component of residuals, and a step for each row.
+    Bits(u32),
+}
+
+impl Of {
+    /// Bits of a code with a step for each row.
+    fn bits(self) -> Option<u32> {
+        if let Of::Bits(bits) = self { Some(bits) } else { None }
+    }
+}
+
 /// An index of codes, and queries with probes.
 struct Case {
+    of: Of,
     /// Bits of a code with a step for each row; `None`: a byte, and a step for each component.
     bits: Option<u32>,
     metric: Metric,
@@ -60,12 +79,12 @@ struct Case {
 impl Case {
     fn random(
         random: &mut Random,
-        bits: Option<u32>,
+        of_codes: Of,
         metric: Metric,
         numbers: Numbers,
         (dim, queries): (usize, usize),
     ) -> Case {
-        let stride = dim.next_multiple_of(4);
+        let (bits, stride) = (of_codes.bits(), dim.next_multiple_of(4));
         let unit = if let Numbers::Scaled(power) = numbers { 2f32.powi(power) } else { 1.0 };
         let padded = |values: Vec<f32>| {
             let mut rows = Vec::new();
@@ -75,7 +94,10 @@ impl Case {
             }
             rows
         };
-        let (lengths, mut starts, mut end) = (vec![37u32, 0, 5, 131], Vec::new(), 0);
+        // A warp has the terms of eight probes.
+        let probes = if dim % 2 == 0 { 10 } else { 3 };
+        let more: &[u32] = if probes > 3 { &[9, 1, 16, 0, 3, 22, 8] } else { &[] };
+        let (lengths, mut starts, mut end) = ([&[37u32, 0, 5, 131], more].concat(), Vec::new(), 0);
         for length in &lengths {
             starts.push(end);
             end += length.next_multiple_of(PAD);
@@ -130,7 +152,6 @@ impl Case {
             Some(_) => [stride_of(-128.0), stride_of(1.0)].concat(),
         };
         let centre = matches!(metric, Metric::L2).then(|| padded(of(random, dim, 3.0)));
-        let probes = 3;
         let mut probed_lists = Vec::new();
         for query in 0..queries {
             let mut order: Vec<u32> = (0..lengths.len() as u32).collect();
@@ -139,6 +160,7 @@ impl Case {
             probed_lists.extend_from_slice(&order[..probes]);
         }
         Case {
+            of: of_codes,
             bits,
             metric,
             numbers,
@@ -171,6 +193,7 @@ impl Case {
         let centroid = &self.centroids[self.row_lists[row] as usize * self.stride()..];
         let code = |i: usize| f32::from(self.codes[row * self.dim + i]);
         let component = |i: usize| match self.bits {
+            None if self.of == Of::Vectors => least[i] + code(i) * steps[i],
             None => centroid[i] + (least[i] + code(i) * steps[i]),
             Some(8) => centroid[i] + self.row_steps[row] * (code(i) - 128.0),
             Some(bits) => centroid[i] + self.row_steps[row] * (2.0 * code(i) + 1.0 - 2f32.powi(bits as i32)),
@@ -241,14 +264,22 @@ struct Prepared {
     factors: Vec<f32>,
     errors: Vec<f32>,
     shifts: Vec<f32>,
+    /// Least values, steps, and zeros.
     tables: Buffer<f32>,
     centroids: Buffer<f32>,
+    /// The terms of the queries, if codes are of vectors.
+    terms: Option<Buffer<f32>>,
     centre: Option<Buffer<f32>>,
     queries: Buffer<f32>,
 }
 
 impl Prepared {
     fn stored(&self, case: &Case) -> StoredRows {
+        let zeros = self.tables.as_ptr().skip(2 * case.stride());
+        let (centroids, centroids_apart) = match case.of {
+            Of::Vectors => (zeros, 0),
+            Of::Residuals | Of::Bits(_) => (self.centroids.as_ptr(), case.stride() as u32),
+        };
         StoredRows {
             rows: self.rows.as_ptr(),
             code_bytes: case.bytes()[1] as u32,
@@ -256,7 +287,8 @@ impl Prepared {
             width: 0,
             dim: case.dim as u32,
             codebooks: self.tables.as_ptr(),
-            centroids: self.centroids.as_ptr(),
+            centroids,
+            centroids_apart,
         }
     }
 
@@ -270,7 +302,8 @@ impl Prepared {
             factors: Vec::new(),
             errors: Vec::new(),
             shifts: Vec::new(),
-            tables: Buffer::from_slice(&case.tables),
+            tables: Buffer::from_slice(&[&case.tables[..], &vec![0.0; case.stride()]].concat()),
+            terms: (case.of == Of::Vectors).then(|| Buffer::new_poisoned(queries)),
             centroids: Buffer::from_slice(&case.centroids),
             centre: case.centre.as_ref().map(|centre| Buffer::from_slice(centre)),
             queries: Buffer::from_slice(&case.queries),
@@ -310,6 +343,7 @@ impl Prepared {
             factors: factors.as_mut_ptr(),
             errors: errors.as_mut_ptr(),
             shifts: shifts.as_mut_ptr(),
+            terms: prepared.terms.as_mut().map(|terms| terms.as_mut_ptr()),
         };
         // SAFETY: as above.
         unsafe { crate::launch(&PrepareCodeQueries::KERNEL, launch.config(), launch) };
@@ -367,7 +401,7 @@ fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
         centre: prepared.centre.as_ref().map(|centre| centre.as_ptr()),
         metric: if matches!(case.metric, Metric::L2) { Metric::L2 } else { Metric::InnerProduct },
         probed_lists: probed.as_ptr(),
-        pair_count: case.probed_lists.len() as u32,
+        query_count: case.query_count() as u32,
         probes: case.probes as u32,
         first_probe: 0,
         end_probe: case.probes as u32,
@@ -384,11 +418,12 @@ fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
 /// Scans all pairs with the kernel of a tile, and checks every score. Returns the greatest share of a bound that an
 /// error takes, and the greatest bound in parts of the scale of its distance.
 fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
-    let Case { bits, metric, numbers, dim, .. } = case;
-    let what = format!("bits {bits:?}, {metric:?}, {numbers:?}, dim {dim}, {instruction:?} {tile:?}");
+    let Case { of, metric, numbers, dim, .. } = case;
+    let what = format!("{of:?}, {metric:?}, {numbers:?}, dim {dim}, {instruction:?} {tile:?}");
     let prepared = Prepared::of(case);
     let pairs = Pairs::of(case, case.scan().queries(tile) as usize);
-    let terms = terms(case, &prepared, &pairs);
+    let of_pairs = prepared.terms.is_none().then(|| terms(case, &prepared, &pairs));
+    let terms = of_pairs.as_ref().or(prepared.terms.as_ref()).expect("one of both");
     let appends = tile == Tile::Append;
     let capacity = case.row_lists.len() * case.probes;
     // Where each probe's scores start in the row of its query.
@@ -433,6 +468,7 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
         item_rows: 128,
         grouped: grouped_at.as_ptr(),
         terms: terms.as_ptr(),
+        terms_of_queries: prepared.terms.is_some().into(),
         list_starts: starts.as_ptr(),
         lengths: lengths.as_ptr(),
         values: prepared.values.as_ptr(),
@@ -493,15 +529,17 @@ const TILES: [(Instruction, Tile); 5] = [
 
 #[test]
 fn scores_are_within_bounds_that_are_narrow() {
-    let (mut of_bytes, mut of_bits) = (Random::new(46), Random::new(48));
+    let [mut of_residuals, mut of_vectors, mut of_bits] = [46, 49, 48].map(Random::new);
     for (dim, queries) in [(1, 3), (3, 20), (20, 70), (128, 7), (133, 9), (400, 5)] {
         for metric in METRICS {
             let bits = 1 + of_bits.below(8) as u32;
-            for (bits, random) in [(None, &mut of_bytes), (Some(bits), &mut of_bits)] {
-                let case = Case::random(random, bits, metric, Numbers::Ordinary, (dim, queries));
+            for (of, random) in
+                [(Of::Residuals, &mut of_residuals), (Of::Vectors, &mut of_vectors), (Of::Bits(bits), &mut of_bits)]
+            {
+                let case = Case::random(random, of, metric, Numbers::Ordinary, (dim, queries));
                 for tile in TILES {
                     let (share, width) = check(&case, tile);
-                    assert!(share > 0.0 && width < 1e-3, "bits {bits:?}, dim {dim}, {metric:?}: {share}, {width}");
+                    assert!(share > 0.0 && width < 1e-3, "{of:?}, dim {dim}, {metric:?}: {share}, {width}");
                 }
             }
         }
@@ -514,12 +552,12 @@ fn scores_of_unusual_numbers_are_within_their_bounds() {
     let scales = [-140, -100, -60, -20, 20, 55, 61, 66, 100].map(Numbers::Scaled);
     for numbers in [Numbers::Uneven, Numbers::ZeroQueries, Numbers::ZeroSteps].into_iter().chain(scales) {
         for metric in METRICS {
-            for bits in [None, Some(1), Some(5), Some(8)] {
-                let case = Case::random(&mut random, bits, metric, numbers, (21, 6));
+            for of in [Of::Residuals, Of::Vectors, Of::Bits(1), Of::Bits(5), Of::Bits(8)] {
+                let case = Case::random(&mut random, of, metric, numbers, (21, 6));
                 let (_, width) = check(&case, (Instruction::MmaSync, Tile::Of16));
                 check(&case, (Instruction::MmaSync, Tile::Append));
                 if let (Numbers::Scaled(-20..=55), Metric::L2) = (numbers, metric) {
-                    assert!(width > 0.0 && width < 1e-3, "{bits:?}, {numbers:?}: {width}");
+                    assert!(width > 0.0 && width < 1e-3, "{of:?}, {numbers:?}: {width}");
                 }
             }
         }

@@ -15,8 +15,9 @@ pub enum Kept {
     Vector,
     /// The vector as half-precision numbers, which are multiplied by this power of two.
     Half(f32),
-    /// One byte for each component of the residual. The fields are the least value and the step of each component.
-    Ranges(Vec<f32>, Vec<f32>),
+    /// One byte for each component of the residual or of the vector. The fields are the least value and the step of each
+    /// component, and whether residuals are coded.
+    Ranges { least: Vec<f32>, steps: Vec<f32>, residuals: bool },
     /// A level of this number of bits for each component of the residual, and a step for the vector.
     Levels(u32),
     /// Codes of the residual's parts. The fields are the codebooks (M × codewords × dim / M) and M.
@@ -90,11 +91,12 @@ impl Model {
                 let half = |x: &f64| half::f16::from_f64(x / f64::from(*unit)).to_f64() * f64::from(*unit);
                 return x.iter().map(half).collect();
             }
-            Kept::Ranges(least, steps) => {
+            Kept::Ranges { least, steps, residuals } => {
                 let of = |i: usize| {
-                    let place = if steps[i] == 0.0 { 0.0 } else { (residual[i] - least[i]) / steps[i] + 0.5 };
+                    let (coded, c) = if *residuals { (residual[i], centroid[i] as f32) } else { (x[i] as f32, 0.0) };
+                    let place = if steps[i] == 0.0 { 0.0 } else { (coded - least[i]) / steps[i] + 0.5 };
                     let code = place.floor().clamp(0.0, 255.0);
-                    f64::from(centroid[i] as f32 + (least[i] + code * steps[i]))
+                    f64::from(c + (least[i] + code * steps[i]))
                 };
                 return (0..dim).map(of).collect();
             }
@@ -407,9 +409,15 @@ mod tests {
         assert!(kept.holds(&[8187.0, 0.0]) && !kept.holds(&[8190.0, 0.0]));
         assert!(kept.holds(&[2f64.powi(-17), 0.0]) && !kept.holds(&[2f64.powi(-18), 0.0]) && kept.holds(&[0.0, 0.0]));
         // Residuals of the list at (10, 0): the first component from -1 in steps of 0.5, the second always 3.
-        kept.kept = Kept::Ranges(vec![-1.0, 3.0], vec![0.5, 0.0]);
+        let ranges = |residuals| Kept::Ranges { least: vec![-1.0, 3.0], steps: vec![0.5, 0.0], residuals };
+        kept.kept = ranges(true);
         assert_eq!(kept.stored(&[9.6, 7.0], 1), [9.5, 3.0]);
         assert_eq!(kept.stored(&[0.0, 3.0], 1), [9.0, 3.0]);
         assert_eq!(kept.stored(&[900.0, 3.0], 1), [136.5, 3.0]);
+        // The vectors themselves.
+        kept.kept = ranges(false);
+        assert_eq!(kept.stored(&[9.6, 7.0], 1), [9.5, 3.0]);
+        assert_eq!(kept.stored(&[0.0, 3.0], 1), [0.0, 3.0]);
+        assert_eq!(kept.stored(&[900.0, 3.0], 1), [126.5, 3.0]);
     }
 }

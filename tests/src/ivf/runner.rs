@@ -74,7 +74,10 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     let kept = match index.encoding() {
         Encoding::Flat => Kept::Vector,
         Encoding::F16 => Kept::Half(tables[0]),
-        Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
+        Encoding::Scalar8 => {
+            let (least, steps) = tables[..2 * index.dim()].split_at(index.dim());
+            Kept::Ranges { least: least.to_vec(), steps: steps.to_vec(), residuals: tables[2 * index.dim()] == 1.0 }
+        }
         Encoding::Bits { bits } => Kept::Levels(bits),
         Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
         other => panic!("the reference has no encoding {other}"),

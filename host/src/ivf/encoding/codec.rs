@@ -55,8 +55,8 @@ pub(crate) trait Scheme {
         None
     }
 
-    /// The greatest [`Codec::exponent`].
-    fn greatest_exponent(&self) -> u32 {
+    /// The greatest [`Codec::form`].
+    fn greatest_form(&self) -> u32 {
         0
     }
 
@@ -101,8 +101,8 @@ pub(crate) struct FileParts<'a> {
     pub codebooks: &'a [f32],
     /// The section for the rotation.
     pub rotation: &'a [f32],
-    /// [`Codec::exponent`], at most [`Scheme::greatest_exponent`].
-    pub exponent: u32,
+    /// [`Codec::form`], at most [`Scheme::greatest_form`].
+    pub form: u32,
 }
 
 /// Numbers of vectors, and of components of them, that were added to an index beyond the reach of its codes. Later
@@ -212,8 +212,8 @@ pub(crate) trait Codec: Debug + Send + Sync {
         Clamped::default()
     }
 
-    /// The exponent of the power of two by which vectors are multiplied before they are coded.
-    fn exponent(&self) -> u32 {
+    /// The form of the codes that training chose, as a number: what decoding needs beside the sections.
+    fn form(&self) -> u32 {
         0
     }
 

@@ -5,7 +5,7 @@
 //! | [`flat`] | [`Encoding::Flat`] | dim · size of an element | the vector |
 //! | [`pq`] | [`Encoding::Pq`] | ⌈sub_quantizers · bits / 8⌉ | the residual |
 //! | [`f16`] | [`Encoding::F16`] | 2 · dim | the vector |
-//! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual |
+//! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual or the vector |
 //! | [`bits`] | [`Encoding::Bits`] | 8 + 4 · bits · ⌈dim / 32⌉ | the residual |
 //!
 //! # Interface
@@ -91,9 +91,10 @@ pub enum Encoding {
     /// none above 6.1 · 10⁻⁵, divided by the power. On a GPU the index keeps nothing else of a vector;
     /// [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised first.
     F16,
-    /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar
-    /// quantization): dim bytes. Training finds the least and the greatest value of each component; codes divide this
-    /// range into 255 equal steps. Under cosine the vector is normalised first; the code of a vector of zeros then
+    /// One byte for each component (scalar quantization): dim bytes. Training finds the least and the greatest value of
+    /// each component, of vectors and of residuals, which are vectors minus their lists' centroids; codes divide this
+    /// range into 255 equal steps, of what has the smaller steps. Components that are whole numbers within 255 of each
+    /// other are kept exactly ([`IvfIndex::code_tables`](super::IvfIndex::code_tables) tells). Under cosine the vector is normalised first; the code of a vector of zeros then
     /// stands for a short vector of some direction, which may be anywhere among the results (so it is with
     /// [`Encoding::Pq`]).
     Scalar8,

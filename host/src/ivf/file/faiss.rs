@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | [`Encoding::Flat`] | IndexIVFFlat | other elements are widened to f32 |
 //! | [`Encoding::Pq`] | IndexIVFPQ | the same codes and codebooks; a rotation is an IndexPreTransform around it |
-//! | [`Encoding::Scalar8`] | IndexIVFScalarQuantizer, type 0 (QT_8bit), of residuals | code c stands for least + c · step here and for v + (c + ½) / 255 · range there, so v = least − step / 2 and range = 255 · step, rounded to f32 |
+//! | [`Encoding::Scalar8`] | IndexIVFScalarQuantizer, type 0 (QT_8bit), of residuals or of vectors | code c stands for least + c · step here and for v + (c + ½) / 255 · range there, so v = least − step / 2 and range = 255 · step, rounded to f32 |
 //! | [`Encoding::F16`] with a scale of 1 | IndexIVFScalarQuantizer, type 4 (QT_fp16), of vectors | FAISS has no scale |
 //!
 //! Under cosine whole vectors are divided by their norms, and the metric is the inner product, as in HNSW files. Codes
@@ -39,6 +39,7 @@ use crate::error::FileDefect;
 use crate::io::faiss::{Head, check_greatest_id, check_ids, check_metric, length, number, vector, vector_of};
 use crate::io::fields::{Fields, copied, room, values};
 use crate::io::{Open, open, replace};
+use crate::ivf::encoding::scalar8;
 use crate::ivf::encoding::{Clamped, FileParts, finite, to_f32};
 use crate::ivf::lists::Bytes;
 use crate::ivf::{Encoding, Ivf, IvfIndex, IvfIndexBuilder, Lists, Trained};
@@ -102,7 +103,7 @@ impl<T: Element> IvfIndex<T> {
     /// |---|---|
     /// | [`Encoding::Flat`] | `IndexIVFFlat`; other elements are widened to f32 |
     /// | [`Encoding::Pq`] | `IndexIVFPQ`, with a rotation inside of an `IndexPreTransform` |
-    /// | [`Encoding::Scalar8`] | `IndexIVFScalarQuantizer` (`QT_8bit`, of residuals) |
+    /// | [`Encoding::Scalar8`] | `IndexIVFScalarQuantizer` (`QT_8bit`, of residuals or of vectors) |
     /// | [`Encoding::F16`] | `IndexIVFScalarQuantizer` (`QT_fp16`, of vectors), if halves are not scaled |
     /// | [`Encoding::Bits`] | none: refused |
     ///
@@ -115,7 +116,7 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine, and for an encoding that FAISS does not have;
     /// [`Error::OutOfRange`] for an id above 2⁶³ − 1, or halves with a scale, which vectors below 1 have;
-    /// [`Error::Overflow`] if f32 does not hold the range of a component of residuals; [`Error::Io`];
+    /// [`Error::Overflow`] if f32 does not hold the range of a component of what is coded; [`Error::Io`];
     /// [`Error::OutOfHostMemory`].
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let trained =
@@ -128,7 +129,7 @@ impl<T: Element> IvfIndex<T> {
             let (expected, actual) = ("l2 or ip", self.metric().name());
             return Err(Error::Mismatch { what: "metric of codes for FAISS", expected, actual });
         }
-        let exponent = u64::from(trained.codec.exponent());
+        let exponent = if self.encoding() == Encoding::F16 { u64::from(trained.codec.form()) } else { 0 };
         if exponent > 0 {
             return Err(Error::OutOfRange {
                 what: "exponent of the scale of halves",
@@ -138,9 +139,9 @@ impl<T: Element> IvfIndex<T> {
             });
         }
         if self.encoding() == Encoding::Scalar8
-            && let Some(at) = ranges(trained.codec.tables()).iter().position(|x| !x.is_finite())
+            && let Some(at) = ranges(trained.codec.sections()[0]).iter().position(|x| !x.is_finite())
         {
-            return Err(Error::Overflow { derived: "range of residuals", row: 0, column: at % self.dim() });
+            return Err(Error::Overflow { derived: "range of a component", row: 0, column: at % self.dim() });
         }
         check_greatest_id(self.kind.lists.greatest_id())?;
         replace(path.as_ref(), |file| {
@@ -162,7 +163,7 @@ impl IvfIndexBuilder<f32> {
     /// # Errors
     /// [`Error::Io`]; [`Error::BadFile`] if it is no inverted file of FAISS, is damaged, or has what no index of this
     /// library has: another quantizer than `IndexFlat`, a direct map, lists in another file, codes by other quantizers,
-    /// `QT_fp16` of residuals or `QT_8bit` of vectors, another transform than one rotation of the same dimension,
+    /// `QT_fp16` of residuals, another transform than one rotation of the same dimension,
     /// negative or equal ids, values that are not finite. [`Error::WrongDimension`]; [`Error::Mismatch`] for another
     /// metric; errors of opening the device.
     pub fn load_faiss(self, path: impl AsRef<Path>, how: Open) -> Result<IvfIndex<f32>> {
@@ -234,7 +235,7 @@ fn write<T: Element>(index: &IvfIndex<T>, word: [u8; 4], trained: &Trained, out:
             length(code_bytes, out)?;
             vector(&ranges(tables), out)?;
             length(code_bytes, out)?;
-            number(u8::from(is_8bit), out)?;
+            number(u8::from(is_8bit && trained.codec.form() == scalar8::RESIDUALS), out)?;
         }
     }
 
@@ -280,6 +281,8 @@ struct Start<'a> {
     centroids: &'a [u8],
     codebooks: Vec<f32>,
     rotation: Vec<f32>,
+    /// [`Codec::form`](crate::ivf::encoding::Codec::form).
+    form: u32,
 }
 
 impl<'a> Start<'a> {
@@ -302,13 +305,13 @@ impl<'a> Start<'a> {
         if fields.get::<u8>()? != 0 || fields.size()? != 0 {
             return Err(FileDefect::BadHeader("a direct map of FAISS"));
         }
-        let (encoding, codebooks) = match &head.word {
+        let (encoding, codebooks, form) = match &head.word {
             PQ => read_pq(fields, head.dim, is_rotated)?,
             SCALAR => read_scalar(fields, head.dim)?,
-            _ => (Encoding::Flat, Vec::new()),
+            _ => (Encoding::Flat, Vec::new(), 0),
         };
         let info = FaissInfo { dim: head.dim, metric: head.metric, vectors: head.len as u64, lists, probes, encoding };
-        Ok(Start { info, centroids, codebooks, rotation })
+        Ok(Start { info, centroids, codebooks, rotation, form })
     }
 }
 
@@ -334,7 +337,7 @@ fn read_rotation(fields: &mut Fields<'_>, dim: usize) -> Result<Vec<f32>, FileDe
 }
 
 /// Reads the codebooks of a product quantizer for vectors of `dim` components.
-fn read_pq(fields: &mut Fields<'_>, dim: usize, rotate: bool) -> Result<(Encoding, Vec<f32>), FileDefect> {
+fn read_pq(fields: &mut Fields<'_>, dim: usize, rotate: bool) -> Result<(Encoding, Vec<f32>, u32), FileDefect> {
     let by_residual: u8 = fields.get()?;
     let code_bytes = fields.size()?;
     let (of, sub_quantizers, bits) = (fields.size()?, fields.size()?, fields.get::<u64>()?);
@@ -354,11 +357,11 @@ fn read_pq(fields: &mut Fields<'_>, dim: usize, rotate: bool) -> Result<(Encodin
         return Err(FileDefect::Inconsistent("a quantizer for vectors of another dimension"));
     }
     let codebooks = vector_of(fields, entries, 4)?;
-    Ok((encoding, finite_values(codebooks, "a codeword is not finite")?))
+    Ok((encoding, finite_values(codebooks, "a codeword is not finite")?, 0))
 }
 
 /// Reads a scalar quantizer for vectors of `dim` components.
-fn read_scalar(fields: &mut Fields<'_>, dim: usize) -> Result<(Encoding, Vec<f32>), FileDefect> {
+fn read_scalar(fields: &mut Fields<'_>, dim: usize) -> Result<(Encoding, Vec<f32>, u32), FileDefect> {
     let kind: i32 = fields.get()?;
     // How training found the ranges.
     fields.take(4 + 4)?;
@@ -367,10 +370,13 @@ fn read_scalar(fields: &mut Fields<'_>, dim: usize) -> Result<(Encoding, Vec<f32
     let trained = fields.values(count, 4)?;
     let code_bytes_again = fields.size()?;
     let by_residual: u8 = fields.get()?;
-    let (encoding, ranges) = match (kind, by_residual) {
-        (QT_8BIT, 1) => (Encoding::Scalar8, dim.saturating_mul(2)),
-        (QT_FP16, 0) => (Encoding::F16, 0),
-        (QT_8BIT, _) => return Err(FileDefect::BadHeader("QT_8bit of FAISS that is not of residuals")),
+    let (encoding, ranges, form) = match (kind, by_residual) {
+        (QT_8BIT, 1) => (Encoding::Scalar8, dim.saturating_mul(2), scalar8::RESIDUALS),
+        (QT_8BIT, 0) => (Encoding::Scalar8, dim.saturating_mul(2), scalar8::VECTORS),
+        (QT_FP16, 0) => (Encoding::F16, 0, 0),
+        (QT_8BIT, _) => {
+            return Err(FileDefect::BadHeader("QT_8bit of FAISS that is neither of residuals nor of vectors"));
+        }
         (QT_FP16, _) => return Err(FileDefect::BadHeader("QT_fp16 of FAISS that is of residuals")),
         _ => return Err(FileDefect::BadHeader("a scalar quantizer of FAISS that is neither QT_8bit nor QT_fp16")),
     };
@@ -382,7 +388,7 @@ fn read_scalar(fields: &mut Fields<'_>, dim: usize) -> Result<(Encoding, Vec<f32
     if !tables.iter().all(|x| x.is_finite()) {
         return Err(FileDefect::Inconsistent("a codeword is not finite"));
     }
-    Ok((encoding, tables))
+    Ok((encoding, tables, form))
 }
 
 /// Checks each field that has the bytes of a code.
@@ -409,7 +415,7 @@ pub(super) struct Parsed {
 /// Reads and checks a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let mut fields = Fields::new(bytes);
-    let Start { info, centroids, codebooks, rotation } = Start::read(&mut fields)?;
+    let Start { info, centroids, codebooks, rotation, form } = Start::read(&mut fields)?;
     let code_bytes = info.encoding.scheme().code_bytes(info.dim, ElementType::F32);
     let lists = read_lists(&mut fields, &info, code_bytes)?;
     fields.finish()?;
@@ -420,7 +426,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
         metric: info.metric,
         codebooks: &codebooks,
         rotation: &rotation,
-        exponent: 0,
+        form,
     };
     let codec = info.encoding.scheme().codec(parts).map_err(FileDefect::Inconsistent)?;
     let trained = Trained { centroids: finite_values(centroids, "a centroid is not finite")?, codec };

@@ -267,7 +267,8 @@ fn what_does_not_map_is_refused_by_name() {
     let kind = header("a scalar quantizer of FAISS that is neither QT_8bit nor QT_fp16");
     assert_eq!(patched("sq8_ip", after, &[1]), kind);
     let by_residual = after + 12 + 16 + 8 + 32 + 8;
-    assert_eq!(patched("sq8_ip", by_residual, &[0]), header("QT_8bit of FAISS that is not of residuals"));
+    let of_neither = header("QT_8bit of FAISS that is neither of residuals nor of vectors");
+    assert_eq!(patched("sq8_ip", by_residual, &[2]), of_neither);
     let by_residual = after + 12 + 16 + 8 + 8;
     assert_eq!(patched("fp16_l2", by_residual, &[1]), header("QT_fp16 of FAISS that is of residuals"));
     assert_eq!(patched("sq8_ip", after + 12, &[5]), of_others);

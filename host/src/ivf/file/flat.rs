@@ -54,7 +54,7 @@ impl<T: Element> Flat<T> {
             lists: 1,
             vectors: self.len() as u64,
             probes: 1,
-            exponent: 0,
+            form: 0,
             clamped: Clamped::default(),
             waits_for: 0,
             spread: 0.0,

@@ -10,7 +10,7 @@
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
 //! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component, 4 bits |
 //! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); bits: bits of a component; others: zeros |
-//! | 36..40 | f16: the exponent e of the scale 2^e of all codes, at most 100; others: zeros |
+//! | 36..40 | the form of the codes; f16: the exponent e of the scale 2^e of all codes, at most 100; one byte for each component: 1 if codes are of vectors, 0 if of residuals; others: zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
 //! | 216..232 | product quantizer and one byte for each component: vectors, and components, that were added beyond the training: u64 each; others: zeros |
@@ -22,9 +22,9 @@
 //! section. Lengths of sections follow from the shape, so the table of sections is redundant, and a file with other
 //! values is refused. So one index has one file: loading and saving it again gives the same bytes.
 //!
-//! Earlier programs wrote zeros for the kind, for the scale and for the numbers of vectors beyond the training, and
-//! refuse files with others. So an f16 index that they wrote has the scale 1, and the numbers of their indexes count
-//! from now on.
+//! Earlier programs wrote zeros for the kind, for the form of the codes and for the numbers of vectors beyond the
+//! training, and refuse files with others. So an f16 index that they wrote has the scale 1, their bytes are of
+//! residuals, and the numbers of their indexes count from now on.
 
 use std::ops::Range;
 
@@ -54,8 +54,8 @@ pub const IN_MEMORY: &str = "(an index in memory)";
 pub const TABLE: usize = 72;
 const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
 const _: () = assert!(WORD == TABLE_END + 16);
-/// The offset of the exponent of the scale.
-const EXPONENT: usize = 36;
+/// The offset of the form of the codes.
+const FORM: usize = 36;
 /// The offset of the number of vectors with which an index trains itself, and that of the distance of training vectors.
 const WAITS_FOR: usize = WORD + 4;
 const SPREAD: usize = WORD + 8;
@@ -112,8 +112,8 @@ pub struct Shape {
     pub lists: u64,
     pub vectors: u64,
     pub probes: u64,
-    /// [`Codec::exponent`](crate::ivf::encoding::Codec::exponent).
-    pub exponent: u32,
+    /// [`Codec::form`](crate::ivf::encoding::Codec::form).
+    pub form: u32,
     /// Numbers of vectors and components that were added beyond the reach of the codes.
     pub clamped: Clamped,
     /// The number of vectors with which the index trains itself; 0 if it is trained. Until then the file has one list
@@ -214,7 +214,7 @@ pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len
     put(WORD, &IndexKind::word(shape.kind));
     put(WAITS_FOR, &shape.waits_for.to_le_bytes());
     put(SPREAD, &shape.spread.to_le_bytes());
-    put(EXPONENT, &shape.exponent.to_le_bytes());
+    put(FORM, &shape.form.to_le_bytes());
     put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
     put(TABLE_END, bytemuck::cast_slice(&[shape.clamped.vectors, shape.clamped.components]));
     for (index, (place, &sum)) in places.iter().zip(checksums).enumerate() {
@@ -247,14 +247,14 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
         lists: long(48),
         vectors: long(56),
         probes: long(64),
-        exponent: word(EXPONENT),
+        form: word(FORM),
         clamped: Clamped { vectors: long(TABLE_END), components: long(TABLE_END + 8) },
         waits_for: word(WAITS_FOR),
         spread: f32::from_bits(word(SPREAD)),
     };
     shape.check()?;
     let scheme = shape.stored_encoding().scheme();
-    let is_unknown = shape.exponent > scheme.greatest_exponent() || shape.clamped.is_any() && !scheme.clamps();
+    let is_unknown = shape.form > scheme.greatest_form() || shape.clamped.is_any() && !scheme.clamps();
     if is_unknown || header[RESERVED..SUM].iter().any(|&byte| byte != 0) {
         return Err(FileDefect::BadHeader("reserved bytes are not zero"));
     }

@@ -34,7 +34,7 @@ impl Sample {
             lists: lengths.len() as u64,
             vectors: vectors as u64,
             probes: 3,
-            exponent: 0,
+            form: 0,
             clamped: Clamped::default(),
             waits_for: 0,
             spread: 0.0,

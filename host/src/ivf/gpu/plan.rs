@@ -195,7 +195,7 @@ pub(super) struct SearchPlan {
     pub row_starts: Reserved<u64>,
     pub grouped: Reserved<U32x4>,
     pub items: Reserved<U32x4>,
-    /// The terms of the pairs, for [`ScanOperands::Codes`].
+    /// The terms of the pairs, for [`ScanOperands::Codes`]; or those of the queries, if codes are of vectors.
     pub terms: Option<Reserved<f32>>,
     pub scores: Reserved<f32>,
     /// The scan by lookup tables, and the error bound of each query in this scan.
@@ -287,7 +287,8 @@ impl SearchPlan {
             row_starts: layout.array(queries + 1),
             grouped: layout.array(pair_count),
             items: layout.array(resident.most_items(search_shape)),
-            terms: matches!(image.stored.operands, ScanOperands::Codes { .. }).then(|| layout.array(pair_count)),
+            terms: matches!(image.stored.operands, ScanOperands::Codes { .. })
+                .then(|| layout.array(if image.stored.no_centroid.is_some() { queries } else { pair_count })),
             scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {

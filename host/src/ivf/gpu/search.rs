@@ -502,6 +502,7 @@ impl Search<'_> {
             factors: part(self.at(to.factors), of, 1),
             errors: part(self.at(to.errors), of, 1),
             shifts: part(self.at(to.shifts), of, 1),
+            terms: plan.terms.filter(|_| self.has_query_terms()).map(|terms| part(self.at(terms), of, 1)),
         };
         // SAFETY: as the caller promises.
         unsafe { self.on.runtime.launch(self.on.stream, &PrepareCodeQueries::KERNEL, launch.config(), launch) }
@@ -615,20 +616,25 @@ impl Search<'_> {
         }
     }
 
+    /// Whether the terms of scores are those of queries, and the same for all lists.
+    fn has_query_terms(&self) -> bool {
+        self.resident.image.stored.no_centroid.is_some()
+    }
+
     /// Computes the terms of the pairs of some probes, if the scores have them.
     ///
     /// # Safety
     /// As [`Self::group`], whose other kernels precede this in the stream.
     unsafe fn pair_terms(&self, of: &Range<u32>, grouped: bool) -> Result<()> {
         let (plan, image) = (self.plan, &self.resident.image);
-        let Some(terms) = plan.terms else { return Ok(()) };
+        let Some(terms) = plan.terms.filter(|_| !self.has_query_terms()) else { return Ok(()) };
         let launch = PairTerms {
             rows: self.at(plan.queries).into(),
             stored: image.stored_rows(),
             centre: image.centre,
             metric: image.operand_metric(),
             probed_lists: self.at(plan.probed_lists).into(),
-            pair_count: plan.search_shape.queries * plan.search_shape.probes,
+            query_count: plan.search_shape.queries,
             probes: plan.search_shape.probes,
             first_probe: of.start,
             end_probe: of.end,
@@ -681,6 +687,7 @@ impl Search<'_> {
             item_rows: Resident::item_rows(search_shape),
             grouped: self.at(plan.grouped).into(),
             terms: plan.terms.map_or(Ptr::empty(), |terms| self.at(terms).into()),
+            terms_of_queries: self.has_query_terms().into(),
             list_starts: image.starts,
             lengths: image.lengths,
             values: image.values,

@@ -38,6 +38,8 @@ pub(crate) struct Stored {
     pub bits: u32,
     pub width: u32,
     pub codebooks: Ptr<f32>,
+    /// A row of zeros, if codes are of vectors: their decoding reads it in the place of each centroid. Otherwise absent.
+    pub no_centroid: Option<Ptr<f32>>,
     /// The parts from which the scan makes f16 operands.
     pub parts: OperandParts,
     /// Whether rows are vectors as they were added, with the element type of queries.
@@ -101,6 +103,7 @@ impl Stored {
             bits: 0,
             width: 0,
             codebooks: Ptr::empty(),
+            no_centroid: None,
             parts: OperandParts::default(),
             in_place: false,
             decodes: false,
@@ -201,8 +204,12 @@ impl Image {
 
     /// The rows of the storage for launches that read them.
     pub fn stored_rows(&self) -> StoredRows {
-        let &Image { stored: Stored { rows, row_bytes, bits, width, codebooks, .. }, dim, centroids, .. } = self;
-        StoredRows { rows, code_bytes: row_bytes, bits, width, dim, codebooks, centroids }
+        let &Image { stored: Stored { rows, row_bytes, bits, width, codebooks, no_centroid, .. }, dim, .. } = self;
+        let (centroids, centroids_apart) = match no_centroid {
+            Some(zeros) => (zeros, 0),
+            None => (self.centroids, self.stride()),
+        };
+        StoredRows { rows, code_bytes: row_bytes, bits, width, dim, codebooks, centroids, centroids_apart }
     }
 
     /// The metric for comparisons with stored vectors.

@@ -6,7 +6,7 @@
 //! | `bytes` | vectors of bytes as they were added, which are also the operands |
 //! | `pq` | product-quantizer codes of residuals |
 //! | `f16` | f32 vectors stored as f16, which are also the operands |
-//! | `scalar8` | one byte for each component of residuals; the codes are also the operands |
+//! | `scalar8` | one byte for each component of residuals or vectors; the codes are also the operands |
 //! | `bits` | one to eight bits for each component of residuals, and a step of each row; unpacked to bytes |
 //!
 //! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
@@ -45,6 +45,9 @@ pub struct StoredRows {
     pub codebooks: Ptr<f32>,
     /// Centroids of the lists; a row has `dim` components, zero padded to a multiple of 4.
     pub centroids: Ptr<f32>,
+    /// Codes of [`scalar8`] and queries of [`crate::ivf::code_queries`] only: numbers from the centroid of one list to
+    /// that of the next. 0 if codes are of vectors and not of residuals: `centroids` is then one row of zeros.
+    pub centroids_apart: u32,
 }
 
 /// Stored vectors as re-ranking compares them with queries.

@@ -1,8 +1,10 @@
-//! One byte for each component of residuals. Component i of a vector in list l is
+//! One byte for each component of residuals or of vectors. Component i of a vector in list l is
 //!
 //! ```text
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
+//!
+//! Where codes are of vectors, c is zero, the same for all lists ([`StoredRows::centroids_apart`]).
 //!
 //! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows hold code − 128 as signed bytes,
 //! padded to a multiple of sixteen bytes: tensor cores multiply signed bytes with signed bytes, and centred codes have
@@ -65,6 +67,14 @@ rerank_kernels! {
     }
 }
 
+rerank_kernels! {
+    /// The kernel that re-ranks codes of vectors.
+    pub fn reranking_of_vectors(key: PerQuery) {
+        PerQuery::Block => rerank_scalar8_vectors(min_blocks = 4) = by_block::<OfVectors>,
+        PerQuery::Warp => rerank_few_scalar8_vectors(min_blocks = 4) = by_warp::<OfVectors>,
+    }
+}
+
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
     pub fn rescanning(key: Rescanned) {
@@ -80,7 +90,7 @@ measure_kernels! {
     }
 }
 
-/// Codes of one byte for each component of residuals.
+/// Codes of one byte for each component of residuals or vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar8 {
     rows: StoredRows,
@@ -95,17 +105,39 @@ impl Scalar8 {
     /// The list exists, and the quad is inside the stride.
     #[device_inline]
     pub(crate) unsafe fn offset4(&self, list: u32, quad: u32, centre: [f32; 4]) -> [f32; 4] {
-        let StoredRows { codebooks, centroids, .. } = self.rows;
-        let at = 4 * quad as usize;
         // SAFETY: as the caller promises.
-        unsafe {
-            let least = element::F32::load4(*codebooks, quad);
-            let centroid = element::F32::load4(centroids.wrapping_add(list as usize * self.stride as usize + at), 0);
-            let step = self.step4(quad);
-            let mut offset = [0.0; 4];
-            unroll::<4>(|e| offset[e] = (centroid[e] + (least[e] + 128.0 * step[e])) - centre[e]);
-            offset
-        }
+        unsafe { self.offset4_of(list, quad, self.middle4(quad), centre) }
+    }
+
+    /// [`Self::offset4`] of [`Self::middle4`].
+    ///
+    /// # Safety
+    /// As [`Self::offset4`].
+    #[device_inline]
+    pub(crate) unsafe fn offset4_of(&self, list: u32, quad: u32, middle: [f32; 4], centre: [f32; 4]) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        let centroid = unsafe { element::F32::load4(self.centroid(list), quad) };
+        let mut offset = [0.0; 4];
+        unroll::<4>(|e| offset[e] = (centroid[e] + middle[e]) - centre[e]);
+        offset
+    }
+
+    /// What code 128 adds to components 4·`quad` .. of a centroid.
+    ///
+    /// # Safety
+    /// The quad is inside the stride.
+    #[device_inline]
+    pub(crate) unsafe fn middle4(&self, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        let (least, step) = unsafe { (element::F32::load4(*self.rows.codebooks, quad), self.step4(quad)) };
+        let mut middle = [0.0; 4];
+        unroll::<4>(|e| middle[e] = least[e] + 128.0 * step[e]);
+        middle
+    }
+
+    #[device_inline]
+    fn centroid(&self, list: u32) -> *const f32 {
+        self.rows.centroids.wrapping_add(list as usize * self.rows.centroids_apart as usize)
     }
 
     /// The steps of components 4·`quad` ...
@@ -116,6 +148,24 @@ impl Scalar8 {
     pub(crate) unsafe fn step4(&self, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises; the steps follow the least values.
         unsafe { element::F32::load4(self.rows.codebooks.wrapping_add(self.stride as usize), quad) }
+    }
+
+    /// What components 4·`quad` .. of a row add to the centroid of its list.
+    ///
+    /// # Safety
+    /// The row exists, and the quad is inside it.
+    #[device_inline]
+    unsafe fn coded4(&self, row: u32, quad: u32) -> [f32; 4] {
+        let StoredRows { rows, code_bytes, codebooks, .. } = self.rows;
+        // SAFETY: the quad is inside the row, whose bytes are a multiple of sixteen, and inside the stride.
+        unsafe {
+            let codes = rows.wrapping_add(row as usize * code_bytes as usize + 4 * quad as usize);
+            let codes = global::load_nc(codes.cast::<u32>()) ^ 0x8080_8080;
+            let (least, step) = (element::F32::load4(*codebooks, quad), self.step4(quad));
+            let mut coded = [0.0; 4];
+            unroll::<4>(|e| coded[e] = least[e] + (codes >> (8 * e) & 0xff) as f32 * step[e]);
+            coded
+        }
     }
 }
 
@@ -129,24 +179,31 @@ impl Decode for Scalar8 {
 
     #[device_inline]
     unsafe fn quad(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        let StoredRows { rows, code_bytes, codebooks, centroids, .. } = self.rows;
-        let stride = self.stride;
-        let at = 4 * quad as usize;
-        // SAFETY: the quad is inside the row, whose bytes are a multiple of sixteen, and inside the stride.
-        unsafe {
-            let codes = rows.wrapping_add(row as usize * code_bytes as usize + at);
-            let codes = global::load_nc(codes.cast::<u32>()) ^ 0x8080_8080;
-            let four = |from: *const f32| global::load_nc(from.cast::<global::F32x4>()).0;
-            let least = four(codebooks.wrapping_add(at));
-            let step = four(codebooks.wrapping_add(stride as usize + at));
-            let centroid = four(centroids.wrapping_add(list as usize * stride as usize + at));
-            let mut r = [0.0; 4];
-            unroll::<4>(|e| {
-                let code = (codes >> (8 * e) & 0xff) as f32;
-                r[e] = centroid[e] + (least[e] + code * step[e]);
-            });
-            r
-        }
+        // SAFETY: as the caller promises; the list exists.
+        let (coded, centroid) = unsafe { (self.coded4(row, quad), element::F32::load4(self.centroid(list), quad)) };
+        let mut r = [0.0; 4];
+        unroll::<4>(|e| r[e] = centroid[e] + coded[e]);
+        r
+    }
+}
+
+/// Codes that are known to be of vectors: [`Scalar8`] without loads of zeros, and with so few registers that four
+/// blocks share a multiprocessor.
+#[derive(Clone, Copy)]
+pub(crate) struct OfVectors(Scalar8);
+
+impl Decode for OfVectors {
+    type Query = element::F32;
+
+    #[device_inline]
+    fn of(rows: &StoredRows, stride: u32) -> Self {
+        Self(Scalar8::of(rows, stride))
+    }
+
+    #[device_inline]
+    unsafe fn quad(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.coded4(row, quad) }
     }
 }
 

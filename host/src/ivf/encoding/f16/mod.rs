@@ -71,7 +71,7 @@ impl Scheme for F16Scheme {
         Ok(Trained { centroids, codec: Arc::new(codec) })
     }
 
-    fn greatest_exponent(&self) -> u32 {
+    fn greatest_form(&self) -> u32 {
         GREATEST_EXPONENT
     }
 
@@ -88,7 +88,7 @@ impl Scheme for F16Scheme {
     }
 
     fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
-        Ok(Arc::new(F16Codec::new(file.exponent)))
+        Ok(Arc::new(F16Codec::new(file.form)))
     }
 }
 
@@ -161,7 +161,8 @@ impl Codec for F16Codec {
         }
     }
 
-    fn exponent(&self) -> u32 {
+    /// The exponent of the scale.
+    fn form(&self) -> u32 {
         self.exponent
     }
 

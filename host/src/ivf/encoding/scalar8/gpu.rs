@@ -1,4 +1,5 @@
-//! Codes of one byte for each component, on a device: codes and ranges. The codes minus 128, as signed bytes, are the
+//! Codes of one byte for each component, on a device: codes, ranges, and zeros in the place of centroids where codes are
+//! of vectors. The codes minus 128, as signed bytes, are the
 //! operands of the list scan.
 
 use warpann_kernels::ivf::encoding::scalar8;
@@ -16,26 +17,28 @@ const FLIPS: u8 = 0x80;
 pub(super) struct Scalar8Plan<'a> {
     /// The least value and the step of each component.
     parts: (&'a [f32], &'a [f32]),
+    of_vectors: bool,
     row_bytes: usize,
     stride: usize,
     codes: Reserved<u8>,
-    /// Least values, then steps, `stride` numbers of each.
+    /// Least values, then steps, then zeros, `stride` numbers of each.
     tables: Reserved<f32>,
     /// The list of each row, needed only while the image is made.
     row_lists: Reserved<u32>,
 }
 
 impl<'a> Scalar8Plan<'a> {
-    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, parts: (&'a [f32], &'a [f32])) -> Self {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, parts: (&'a [f32], &'a [f32]), of_vectors: bool) -> Self {
         let (dim, rows) = (shape.dim, shape.rows as usize);
         // Kernels copy sixteen codes at a time.
         let (row_bytes, stride) = (dim.next_multiple_of(16), dim.next_multiple_of(4));
         Self {
             parts,
+            of_vectors,
             row_bytes,
             stride,
             codes: layout.array(rows.saturating_mul(row_bytes)),
-            tables: layout.array(2 * stride),
+            tables: layout.array(3 * stride),
             row_lists: layout.array(rows),
         }
     }
@@ -43,15 +46,17 @@ impl<'a> Scalar8Plan<'a> {
 
 impl StoredPlan for Scalar8Plan<'_> {
     fn stored(&self, memory: Scratch) -> Stored {
+        let reranking = if self.of_vectors { scalar8::reranking_of_vectors } else { scalar8::reranking };
         Stored {
             operands: ScanOperands::Codes { bytes: self.row_bytes as u32 },
             flips: FLIPS,
             measuring: Measuring::Codes { by: scalar8::measuring(), scaled: false },
             row_bytes: self.row_bytes as u32,
             codebooks: memory.at(self.tables).into(),
+            no_centroid: self.of_vectors.then(|| memory.at(self.tables).skip(2 * self.stride).into()),
             ..Stored::new(
                 scalar8::SCAN,
-                RerankKernels::Coded(scalar8::reranking, scalar8::rescanning),
+                RerankKernels::Coded(reranking, scalar8::rescanning),
                 memory.at(self.codes).into(),
             )
         }
@@ -64,7 +69,7 @@ impl StoredPlan for Scalar8Plan<'_> {
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         let OnStream { runtime, stream } = source.on;
         let (least, steps) = self.parts;
-        let mut tables = vec![0.0; 2 * self.stride];
+        let mut tables = vec![0.0; 3 * self.stride];
         tables[..least.len()].copy_from_slice(least);
         tables[self.stride..][..steps.len()].copy_from_slice(steps);
         // SAFETY: as the caller promises; the plan reserved every part.
