@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder, Refiner};
-use warpann::{Element, Scan, SearchOptions};
+use warpann::{Element, Proof, Scan, SearchOptions};
 use warpann_measure::{Searches, Times, Work, timed};
 
 use crate::Outcome;
@@ -43,9 +43,9 @@ pub struct Args {
     /// vectors are in host memory.
     #[arg(long, value_delimiter = ',', value_parser = positive)]
     refine: Vec<f64>,
-    /// The refined searches prove their results; only with bits and flat.
-    #[arg(long, requires = "refine")]
-    prove: bool,
+    /// The refined searches prove their results, by this proof; only with bits and flat.
+    #[arg(long, requires = "refine", default_value_t = Proof::None)]
+    prove: Proof,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.
     #[arg(long, value_parser = positive)]
     tflops: Option<f64>,
@@ -151,8 +151,11 @@ impl Measurement for Args {
                         Ok(time)
                     })?;
                     let verified = all_right(&of_base, &found, Truth::admits);
-                    let proved = if self.prove { " proved" } else { "" };
-                    let case = format!("{case} refine={factor}{proved}");
+                    let proof = match self.prove {
+                        Proof::None => String::new(),
+                        proof => format!(" proof={proof}"),
+                    };
+                    let case = format!("{case} refine={factor}{proof}");
                     let measured = Measured::new(case, k, times, work_of(), verified);
                     record.add(measured.recall(vectors.recall(&found)))?;
                 }

@@ -13,7 +13,7 @@ use warpann::ivf::Ivf;
 use warpann::ivf::{IvfIndex, Refiner};
 use warpann::{
     Any, AnyIndex, Bitset, Element, Error, Filter, FlatIndex, FlatIndexBuilder, IndexInfo, IndexKind, Input, Metric,
-    NONE, Placement, RangeNeighbors, SearchOptions, SearchStatistics, metric,
+    NONE, Placement, Proof, RangeNeighbors, SearchOptions, SearchStatistics, metric,
 };
 
 use crate::index::{GRAPH, INVERTED_FILES, Stored, name_of, open};
@@ -151,9 +151,9 @@ pub struct Report {
     /// Number of candidates of each query that were refined.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidates: Option<usize>,
-    /// Whether more were refined until the results were proved.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    proved: bool,
+    /// The proof until which more were refined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<Proof>,
     /// The largest distance of a neighbour.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<f32>,
@@ -582,7 +582,7 @@ impl<T: Element> Job<'_, T> {
             results: None,
             filtered,
             candidates,
-            proved: args.options.prove,
+            proof: Some(args.options.prove).filter(|&proof| proof != Proof::None),
             within: None,
             lists: None,
             beam: None,
@@ -657,7 +657,10 @@ pub fn print(report: &Report, out: &Out) -> Outcome {
         (None, None) => {}
     }
     if let Some(candidates) = report.candidates {
-        let more = if report.proved { ", and more until the results were proved" } else { "" };
+        let more = match report.proof {
+            Some(proof) => format!(", and more until a {proof} proof"),
+            None => String::new(),
+        };
         out.field("refined", format_args!("{candidates} candidates of each query{more}"))?;
     }
     if let Some(within) = report.within {

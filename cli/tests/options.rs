@@ -223,8 +223,11 @@ fn proved_results_are_exact() {
     let rough = files.json(&format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1"));
     let line = format!("{SEARCH} --k 4 --show 30 --refine @base.fbin --refine-factor 1 --prove");
     let proved = files.json(&line);
-    assert!(rough["proved"].is_null() && rough["neighbours"] != proved["neighbours"]);
-    assert_eq!(proved["proved"], true);
+    assert!(rough["proof"].is_null() && rough["neighbours"] != proved["neighbours"]);
+    assert_eq!(proved["proof"], "certain");
+    let probable = files.json(&format!("{line} probable"));
+    assert_eq!(probable["proof"], "probable");
+    assert_eq!(probable["neighbours"], proved["neighbours"], "few components have the certain bound");
     for query in 0..QUERIES {
         check_neighbours(&proved, query, &ranked(query, |_| true)[..4]);
     }

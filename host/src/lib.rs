@@ -140,7 +140,7 @@ pub use placement::{Device, Placement};
 /// The memory of searches from device memory to device memory: see [`Index::device_workspace`].
 #[cfg(feature = "cuda")]
 pub use search::workspace::DeviceWorkspace;
-pub use search_options::{Scan, SearchOptions};
+pub use search_options::{Proof, Scan, SearchOptions};
 pub use search_statistics::SearchStatistics;
 pub use serving::{Answer, Batcher, BatcherBuilder, BatcherStatistics, Request, SharedFilter};
 #[cfg(feature = "shifted")]

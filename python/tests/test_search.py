@@ -215,9 +215,18 @@ def test_inverted_files_find_most(encoding: str) -> None:
         exact.add(base)
         best = exact.search(base[:50], 10)
         reference.check_equal(proved, (best.distances, best.ids))
+        probable, fewer = index.search_refined(base[:50], 10, base, probes=20, refine=1, prove="probable")
+        reference.check_equal(probable, (best.distances, best.ids))
+        assert fewer.refined <= statistics.refined
     else:
         with pytest.raises(warpann.errors.Mismatch):
             index.search_refined(base[:50], 10, base, prove=True)
+    with pytest.raises(warpann.errors.UnknownName):
+        index.search_refined(base[:50], 10, base, prove="surely")
+    with pytest.raises(warpann.errors.WrongType):
+        index.search_refined(base[:50], 10, base, prove=0.5)
+    with pytest.raises(warpann.errors.BadNumber):
+        index.search_refined(base[:50], 10, base, refine=0.9)
     tuned = index.tune(base[100:200], 10, 0.9)
     assert tuned.recall >= 0.9 and index.probes == tuned.effort
 

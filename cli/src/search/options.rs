@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use warpann::io::Vectors;
 use warpann::ivf::{IvfIndex, Refiner};
-use warpann::{Bitset, Element, Error, Index, Kind, NONE, SearchOptions};
+use warpann::{Bitset, Element, Error, Index, Kind, NONE, Proof, SearchOptions};
 
 use crate::id_list;
 use crate::progress::spinning;
@@ -34,9 +34,17 @@ pub struct IndexOptions {
     #[arg(long, value_name = "N", default_value_t = 4.0, requires = "refine", value_parser = factor)]
     refine_factor: f64,
     /// With --refine, and whole vectors or codes of bits: take more candidates until no other vector of the probed
-    /// lists can be among the k best.
-    #[arg(long, requires = "refine")]
-    pub prove: bool,
+    /// lists can be among the k best. The proof is certain, or with `--prove probable` right with high probability, for
+    /// which it needs fewer candidates.
+    #[arg(
+        long,
+        value_name = "PROOF",
+        requires = "refine",
+        num_args = 0..=1,
+        default_value_t = Proof::None,
+        default_missing_value = "certain"
+    )]
+    pub prove: Proof,
     /// With --refine: the ids of its vectors, one for each: ibin, ivecs or npy; or txt, with an id or a range such as
     /// 100-199 in each line. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE", requires = "refine")]

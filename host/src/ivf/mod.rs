@@ -49,6 +49,7 @@ pub(crate) mod held;
 mod lists;
 mod proof;
 mod refine;
+mod rest;
 mod retrain;
 #[cfg(test)]
 mod retrain_tests;
@@ -360,8 +361,9 @@ impl<T: Element> IvfIndex<T> {
 
     /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the
     /// least value of each component of a residual or vector, then the step of each component, and then 1 if codes are
-    /// of residuals and 0 if they are of vectors; for [`Encoding::F16`] the number by which halves are multiplied; for [`Encoding::Bits`] the signs of the four rounds of the rotation, dim
-    /// each. Empty for [`Encoding::Flat`] and until trained.
+    /// of residuals and 0 if they are of vectors; for [`Encoding::F16`] the number by which halves are multiplied; for
+    /// [`Encoding::Bits`] the signs of the four rounds of the rotation, dim each. Empty for [`Encoding::Flat`] and
+    /// until trained.
     pub fn code_tables(&self) -> &[f32] {
         self.kind.trained.as_ref().map_or(&[], |trained| trained.codec.tables())
     }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
-use crate::simd::fetched_ahead;
+use crate::simd::{fetched_ahead, prefetch};
 use crate::validate::{check_dim, check_length, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -141,6 +141,7 @@ impl<'a, T: Element> Refiner<'a, T> {
             .for_each_init(Vec::new, |scratch, ((ids, distances), (query, (row, (of_query, rough))))| {
                 // The next query is most often of the same thread.
                 let next = candidates.ids.get((row + 1) * candidates.k..).unwrap_or_default();
+                prefetch(queries.get((row + 1) * self.dim..).map_or(&[][..], |next| &next[..self.dim.min(next.len())]));
                 let pairs = of_query.iter().copied().zip(rough.iter().copied());
                 let Some(ranked) = self.ranked(query, pairs, next, scratch) else {
                     finite.store(false, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
-use super::proof::Proof;
+use super::proof::Bound;
 use super::{Bitset, Ivf, IvfIndex, RangeNeighbors, Refiner, SearchOptions, SearchRequest};
 use crate::index::private::{Searched, Searching, Stored};
 use crate::neighbors::cut_off;
@@ -11,7 +11,7 @@ use crate::product::cpu::canonical_square;
 use crate::random::gather;
 use crate::simd::Isa;
 use crate::vectors::VectorSlice;
-use crate::{Element, Error, Filter, Input, NONE, Neighbors, Result, SearchStatistics};
+use crate::{Element, Error, Filter, Input, NONE, Neighbors, Proof, Result, SearchStatistics};
 
 impl<T: Element> IvfIndex<T> {
     /// As [`search_with_statistics`](Self::search_with_statistics), but finds [`SearchOptions::refine`] · `k`
@@ -44,7 +44,8 @@ impl<T: Element> IvfIndex<T> {
     /// the bit, and with no chance of an error. [`SearchOptions::refine`] is then the number of candidates to begin
     /// with. Codes of [`Encoding::Bits`](super::Encoding::Bits) have a bound of their error. While it leaves room for a
     /// vector that is no candidate, the query is searched again with twice the candidates. More bits need fewer; see
-    /// docs/SEARCHES.md. [`SearchStatistics::refined`] counts them, over all passes.
+    /// docs/SEARCHES.md. [`SearchStatistics::refined`] counts them, over all passes. [`Proof::Probable`] needs fewer,
+    /// and has a chance of an error.
     ///
     /// The original vectors must be those that were added. Where the distance of a candidate contradicts its code, the
     /// call fails.
@@ -69,8 +70,8 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`search_with`](Self::search_with); [`Error::BadNumber`]; [`Error::WrongDimension`] and [`Error::Mismatch`] if
-    /// index and refiner differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate;
+    /// As [`search_with`](Self::search_with); [`Error::BadNumber`]; [`Error::WrongDimension`] and [`Error::Mismatch`]
+    /// if index and refiner differ; [`Error::UnknownId`] if the refiner lacks the vector of a candidate;
     /// [`Error::NotFinite`] for a candidate's vector. With a proof also [`Error::Mismatch`] for an encoding whose codes
     /// have no bound, and for vectors that are not those of the index.
     pub fn search_refined(
@@ -83,7 +84,10 @@ impl<T: Element> IvfIndex<T> {
         options.check_radius()?;
         refiner.check_for(self.dim(), self.metric())?;
         let mut candidates = options.candidates(k)?;
-        let proof = if options.prove { Some(self.kind.proof()?) } else { None };
+        let proof = match options.prove {
+            Proof::None => None,
+            proof => Some(self.kind.bound(proof)?),
+        };
         let refined = Refined { index: self, refiner, k, radius: options.radius, proof };
         let unlimited = options.radius(None);
         let (mut found, mut statistics, mut open) = refined.pass(queries, candidates, &unlimited)?;
@@ -122,7 +126,7 @@ struct Refined<'a, T: Element> {
     refiner: &'a Refiner<'a, T>,
     k: usize,
     radius: Option<f32>,
-    proof: Option<Proof>,
+    proof: Option<Bound>,
 }
 
 impl<T: Element> Refined<'_, T> {
@@ -166,12 +170,13 @@ impl<T: Element> Refined<'_, T> {
 
 impl<T: Element> Ivf<T> {
     /// The bound that the codes of all lists give.
-    fn proof(&self) -> Result<Proof> {
+    fn bound(&self, proof: Proof) -> Result<Bound> {
         let codec = &self.trained_for("search_refined")?.codec;
         let rest = codec.rest(&[]).and_then(|_| self.lists.rest(&|codes| codec.rest(codes)));
         let (expected, actual) = ("flat or bits", self.settings.encoding.scheme().name());
         let what = "encoding of a search with a proof";
-        Ok(Proof::new(self.settings.metric, rest.ok_or(Error::Mismatch { what, expected, actual })?))
+        let rest = rest.ok_or(Error::Mismatch { what, expected, actual })?;
+        Ok(Bound::new(self.settings.metric, rest, self.settings.dim, proof))
     }
 }
 

@@ -8,7 +8,7 @@ use test_random::Random;
 
 use super::*;
 use crate::generate::Generator;
-use crate::{Filter, FlatIndex, Input, NONE, Neighbors, SearchOptions, Watch};
+use crate::{Filter, FlatIndex, Input, NONE, Neighbors, Proof, SearchOptions, Watch};
 
 /// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -558,6 +558,27 @@ fn proved_results_are_the_best_of_the_probed_lists_and_few_bits_need_few_candida
     assert!(refined[1] == refined[3] && refined[1] == refined[4]);
     assert!(refined[0] > refined[1] && refined[1] > refined[2], "{refined:?}");
     assert!(refined[1] < (20 * n / 10) as u64, "{refined:?}");
+}
+
+/// The probable proof takes far fewer candidates, and here it is right.
+#[test]
+fn a_probable_proof_takes_few_candidates() {
+    let (dim, n, k) = (384, 1500, 5);
+    let (base, queries) = (clustered(n, dim, 5), clustered(30, dim, 6));
+    for metric in Metric::OF_NUMBERS {
+        let builder = IvfIndex::<f32>::builder(dim, 12).metric(metric).encoding(Encoding::Bits { bits: 4 });
+        let mut index = builder.iterations(4).device(Device::Cpu).build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let refiner = Refiner::new(metric, dim, &base).unwrap();
+        let [certain, probable] = [Proof::Certain, Proof::Probable].map(|proof| {
+            let options = SearchOptions::new().probes(12).refine(1).prove(proof);
+            index.search_refined(&queries, k, &options, &refiner).unwrap()
+        });
+        assert_eq!(probable.0, certain.0);
+        let refined = [probable.1.refined, certain.1.refined];
+        assert!(3 * refined[0] < 2 * refined[1], "{metric}: {refined:?}");
+    }
 }
 
 #[test]

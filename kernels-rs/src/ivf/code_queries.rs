@@ -62,17 +62,18 @@
 //! f16 operands, at half the time for each.
 //!
 //! # Cost
-//! For n queries and p probes: 6·n·d bytes for the planes, and 8·n·p·d bytes from cache for the terms. Floor of the
+//! For n queries and p probes: 6·n·d bytes for the planes, and 4·n·p·d bytes from cache for the terms. Codes of vectors
+//! have one term for each query ([`StoredRows::centroids_apart`]), which costs nothing. Floor of the
 //! scan on an H200 (4 TB/s, 1,900 TOPS of bytes): the codes of a list once for 64 queries, 4·d operations for each
 //! score, and 4 bytes for each score, written and read. For 10,000 queries, 32 of 256 lists, 200,000 × 128: 2.5·10⁸
 //! scores are 0.07 ms of operations, 0.5 GB of codes from L2 (0.1 ms), and 2 GB of scores (0.5 ms), against 1.0 GB (0.2
 //! ms) of f16 copies. Prediction: as fast as whole vectors in f16, or up to a tenth faster. The terms of pairs take
 //! 0.05 ms of it.
 //!
-//! Measured on an H200, µs (2,000 queries, 16 of 256 lists, 100,000 SIFT descriptors as u8, k = 10): the scan 31 and
-//! the terms 13, where the scan of whole vectors of bytes takes 29; the re-ranking, which decodes, 21 and not 11. At
-//! equal recall SQ8 is 6 to 10 % slower than whole f32 vectors up to a recall of .98, and 28 % at .989, near the best
-//! that the codes reach; it is not faster.
+//! Measured on an H200 (Nsight Compute, 2026-11-30), µs, 2,000 queries, 32 of 256 lists, 200,000 SIFT descriptors as
+//! f32, k = 10: scan 102, re-ranking 14, the queries 5; of whole vectors scan 100, re-ranking 14. These codes are of
+//! vectors. With codes of residuals the terms took 23, one warp for each pair; the re-ranking took 22 with three blocks
+//! a multiprocessor. Eight pairs a warp: 10,000 queries × 32 probes × 128 components in 32 µs and not 102.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};

@@ -29,7 +29,8 @@
 //!
 //! Codes of bytes are multiplied as they are, too, with queries as two planes of bytes
 //! ([`crate::ivf::code_queries`]). A query is then two rows of the block, eight rows apart, so that one lane has
-//! both products of a query and a row. The scores of a query and a list have one more summand, the pair's term. Codes
+//! both products of a query and a row. The scores of a query and a list have one more summand, the term of the pair or,
+//! if codes are of vectors, of the query. Codes
 //! of fewer bits become bytes on their way to shared memory, and each row's products are multiplied by its step
 //! ([`crate::ivf::encoding::bits`]).
 //!

@@ -15,9 +15,15 @@ pub enum Kept {
     Vector,
     /// The vector as half-precision numbers, which are multiplied by this power of two.
     Half(f32),
-    /// One byte for each component of the residual or of the vector. The fields are the least value and the step of each
-    /// component, and whether residuals are coded.
-    Ranges { least: Vec<f32>, steps: Vec<f32>, residuals: bool },
+    /// One byte for each component.
+    Ranges {
+        /// The least value of each component.
+        least: Vec<f32>,
+        /// The step of each component.
+        steps: Vec<f32>,
+        /// Whether the residual is coded, and not the vector.
+        residuals: bool,
+    },
     /// A level of this number of bits for each component of the residual, and a step for the vector.
     Levels(u32),
     /// Codes of the residual's parts. The fields are the codebooks (M × codewords × dim / M) and M.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use test_cases::by_element;
 use warpann::ivf::{Encoding, IvfIndex, Refiner};
-use warpann::{Device, Filter, Metric, SearchOptions};
+use warpann::{Device, Filter, Metric, Proof, SearchOptions};
 
 use super::vectors::{self, Form, VectorsShape};
 use super::work;
@@ -169,8 +169,13 @@ fn search<T: Component>(
         (0..nq).map(of_query).map(|percent| Box::new(move |id| accepts(percent, id)) as _).collect();
     let filters: Vec<Filter<'_>> = functions.iter().map(|function| Filter::Function(function.as_ref())).collect();
     let filter = allowed.as_ref().map(|allowed| if allowed.len() == 1 { filters[0] } else { Filter::Each(&filters) });
-    let options =
-        SearchOptions::new().probes(probes).refine(refine).prove(true).widen(false).filter(filter).radius(radius);
+    let options = SearchOptions::new()
+        .probes(probes)
+        .refine(refine)
+        .prove(Proof::Certain)
+        .widen(false)
+        .filter(filter)
+        .radius(radius);
     let (found, statistics) = index.search_refined(&vectors.queries, k, &options, &refiner).map_err(text)?;
     if statistics.queries != nq as u64 && !rows.is_empty() {
         return Err(format!("{} of {nq} queries were counted", statistics.queries));

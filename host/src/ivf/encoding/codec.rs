@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::device::scratch::Layout;
 use crate::generate::Rows;
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
+use crate::ivf::rest::Rest;
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::kmeans::{Clustering, KMeans};
 use crate::pq::ProductQuantizer;
@@ -241,9 +242,8 @@ pub(crate) trait Codec: Debug + Send + Sync {
     /// the centroid. It may be infinite for a codec from a file.
     fn reach(&self) -> f32;
 
-    /// The greatest error of some codes, whole ones of the codec: the distance of any query from a code differs by at
-    /// most as much from that from the vector ([`crate::ivf::proof`]). `None` if codes do not tell.
-    fn rest(&self, codes: &[u8]) -> Option<f32> {
+    /// The greatest error of some codes, whole ones of the codec ([`crate::ivf::proof`]). `None` if codes do not tell.
+    fn rest(&self, codes: &[u8]) -> Option<Rest> {
         let _ = codes;
         None
     }

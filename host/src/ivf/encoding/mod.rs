@@ -94,9 +94,9 @@ pub enum Encoding {
     /// One byte for each component (scalar quantization): dim bytes. Training finds the least and the greatest value of
     /// each component, of vectors and of residuals, which are vectors minus their lists' centroids; codes divide this
     /// range into 255 equal steps, of what has the smaller steps. Components that are whole numbers within 255 of each
-    /// other are kept exactly ([`IvfIndex::code_tables`](super::IvfIndex::code_tables) tells). Under cosine the vector is normalised first; the code of a vector of zeros then
-    /// stands for a short vector of some direction, which may be anywhere among the results (so it is with
-    /// [`Encoding::Pq`]).
+    /// other are kept exactly ([`IvfIndex::code_tables`](super::IvfIndex::code_tables) tells). Under cosine the vector
+    /// is normalised first; the code of a vector of zeros then stands for a short vector of some direction, which may
+    /// be anywhere among the results (so it is with [`Encoding::Pq`]).
     Scalar8,
     /// One to eight bits for each component of the residual, after a rotation that mixes all components, and one step
     /// for all components of the vector: 8 + 4 · bits · ⌈dim / 32⌉ bytes. Training finds the lists only: the rotation

@@ -86,6 +86,9 @@ impl Sample {
 
 fn samples() -> Vec<Sample> {
     let pq = |sub_quantizers, bits, rotated| Encoding::Pq { sub_quantizers, bits, rotate: rotated };
+    let bytes = || Sample::new(ElementType::U8, Encoding::Scalar8, 5, &[1, 2]);
+    let mut of_vectors = bytes();
+    of_vectors.shape.form = 1;
     vec![
         Sample::new(ElementType::F32, Encoding::Flat, 5, &[3, 0, 9, 1]),
         Sample::new(ElementType::F16, Encoding::Flat, 3, &[2]),
@@ -96,7 +99,8 @@ fn samples() -> Vec<Sample> {
         Sample::new(ElementType::U8, pq(2, 4, true), 4, &[0, 2]),
         Sample::new(ElementType::F32, pq(4, 8, true), 4, &[5]),
         Sample::new(ElementType::F32, Encoding::F16, 3, &[2, 0, 1]),
-        Sample::new(ElementType::U8, Encoding::Scalar8, 5, &[1, 2]),
+        bytes(),
+        of_vectors,
         Sample::new(ElementType::F32, Encoding::Bits { bits: 3 }, 32, &[2, 0, 1]),
     ]
 }
@@ -280,7 +284,7 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(flat(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 247, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(f16(), 36, &[101]), FileDefect::BadHeader("reserved bytes are not zero"));
-    assert_eq!(patched(scalar8(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(scalar8(), 36, &[2]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(f16(), 216, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 231, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(coded(), 236, &[1]), inconsistent("the number of vectors for training"));

@@ -38,7 +38,8 @@ pub(crate) struct Stored {
     pub bits: u32,
     pub width: u32,
     pub codebooks: Ptr<f32>,
-    /// A row of zeros, if codes are of vectors: their decoding reads it in the place of each centroid. Otherwise absent.
+    /// A row of zeros, if codes are of vectors: their decoding reads it in the place of each centroid. Otherwise
+    /// absent.
     pub no_centroid: Option<Ptr<f32>>,
     /// The parts from which the scan makes f16 operands.
     pub parts: OperandParts,

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::bytes::Bytes;
 use super::codes::Codes;
 use crate::Result;
+use crate::ivf::rest::Rest;
 use crate::shared::own;
 
 /// Codes and ids of one list.
@@ -13,7 +14,7 @@ pub(super) struct List {
     pub(super) codes: Codes,
     pub(super) ids: Bytes,
     /// The greatest rest of the codes, made by the first call that needs it.
-    rest: OnceLock<Option<f32>>,
+    rest: OnceLock<Option<Rest>>,
 }
 
 impl List {
@@ -27,9 +28,9 @@ impl List {
     }
 
     /// The greatest rest of all codes, by a function for some of them, which must always be the same.
-    pub(super) fn rest(&self, of_codes: &dyn Fn(&[u8]) -> Option<f32>) -> Option<f32> {
+    pub(super) fn rest(&self, of_codes: &dyn Fn(&[u8]) -> Option<Rest>) -> Option<Rest> {
         let rests = || self.codes.rows().runs().map(of_codes);
-        *self.rest.get_or_init(|| rests().try_fold(0.0, |greatest: f32, rest| Some(greatest.max(rest?))))
+        *self.rest.get_or_init(|| rests().try_fold(Rest::default(), |greatest, rest| Some(greatest.and(rest?))))
     }
 
     pub(super) fn ids(&self) -> &[u64] {

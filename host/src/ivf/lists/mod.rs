@@ -46,6 +46,7 @@ use self::moves::Moves;
 use self::rows_by_list::RowsByList;
 use crate::ids::row_ids::RowIds;
 use crate::ids::{ascending, stamp, twice};
+use crate::ivf::rest::Rest;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::shared::former::Former;
 use crate::shared::journal::Journal;
@@ -174,9 +175,9 @@ impl Lists {
 
     /// The greatest rest of all codes, by the function of their codec for some of them: a number that the codes have.
     /// O(1) for a list that did not change since the last call.
-    pub(crate) fn rest(&self, of_codes: &(dyn Fn(&[u8]) -> Option<f32> + Sync)) -> Option<f32> {
+    pub(crate) fn rest(&self, of_codes: &(dyn Fn(&[u8]) -> Option<Rest> + Sync)) -> Option<Rest> {
         let rests = self.lists.par_iter().map(|list| list.rest(of_codes));
-        rests.reduce(|| Some(0.0), |a, b| Some(a?.max(b?)))
+        rests.reduce(|| Some(Rest::default()), |a, b| Some(a?.and(b?)))
     }
 
     /// The greatest id, found by reading all ids.

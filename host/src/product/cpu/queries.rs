@@ -90,15 +90,17 @@ pub(crate) struct Scorer {
     isa: Isa,
     metric: Metric,
     wide: Vec<f64>,
+    /// Σx², for metrics that divide by norms.
     square: f64,
 }
 
 impl Scorer {
-    /// Converts `query` and computes Σx²; O(dim).
+    /// Converts `query` and computes Σx² where it is needed; O(dim).
     pub(crate) fn new<T: Element>(metric: Metric, query: &[T]) -> Self {
         let isa = Isa::detect();
         let wide = query.iter().map(|x| f64::from(x.to_f32())).collect();
-        Self { isa, metric, wide, square: canonical_square(isa, query) }
+        let square = if metric.divides_by_norms() { canonical_square(isa, query) } else { 0.0 };
+        Self { isa, metric, wide, square }
     }
 
     /// The canonical distance of `row`, which is converted in `scratch`.

@@ -122,7 +122,7 @@ impl Scalar8 {
         offset
     }
 
-    /// What code 128 adds to components 4·`quad` .. of a centroid.
+    /// least + 128 · step for components 4·`quad` ..: the decoded code 128, without a centroid.
     ///
     /// # Safety
     /// The quad is inside the stride.
@@ -150,7 +150,7 @@ impl Scalar8 {
         unsafe { element::F32::load4(self.rows.codebooks.wrapping_add(self.stride as usize), quad) }
     }
 
-    /// What components 4·`quad` .. of a row add to the centroid of its list.
+    /// The decoded components 4·`quad` .. of a row, without the centroid of its list.
     ///
     /// # Safety
     /// The row exists, and the quad is inside it.

@@ -12,6 +12,7 @@ use self::gpu::FlatPlan;
 use crate::device::scratch::Layout;
 use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, finite, to_f32};
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
+use crate::ivf::rest::Rest;
 use crate::pq::encode::Residuals;
 use crate::product::cpu::{as_f32, convert};
 use crate::vectors::{VectorSlice, with_components};
@@ -98,8 +99,8 @@ impl Codec for FlatCodec {
         with_components!(self.vectors(codes), rows: T => as_f32::<T>(rows, scratch))
     }
 
-    fn rest(&self, _: &[u8]) -> Option<f32> {
-        Some(0.0)
+    fn rest(&self, _: &[u8]) -> Option<Rest> {
+        Some(Rest::default())
     }
 
     fn reach(&self) -> f32 {

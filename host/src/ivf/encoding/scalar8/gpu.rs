@@ -1,6 +1,5 @@
-//! Codes of one byte for each component, on a device: codes, ranges, and zeros in the place of centroids where codes are
-//! of vectors. The codes minus 128, as signed bytes, are the
-//! operands of the list scan.
+//! Codes of one byte for each component, on a device: codes, ranges, and zeros in the place of centroids where codes
+//! are of vectors. The codes minus 128, as signed bytes, are the operands of the list scan.
 
 use warpann_kernels::ivf::encoding::scalar8;
 

@@ -204,7 +204,7 @@ impl Scalar8Codec {
         self.sections()[0].split_at(self.tables.len() / 2)
     }
 
-    /// What codes of a list leave out of its vectors: its centroid, or zeros.
+    /// The vector to which codes of a list add: its centroid, or zeros.
     fn origin<'a>(&'a self, centroid: &'a [f32]) -> &'a [f32] {
         if self.zeros.is_empty() { centroid } else { &self.zeros }
     }
