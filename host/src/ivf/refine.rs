@@ -17,6 +17,7 @@ use crate::ids::ascending;
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
 use crate::simd::{fetched_ahead, prefetch};
+use crate::threads::rest;
 use crate::validate::{check_dim, check_length, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -46,6 +47,8 @@ pub struct Refiner<'a, T: Element> {
     rows: Option<Vec<(u64, usize)>>,
 }
 
+/// Bytes of candidates' vectors from which ranking fills the pool for longer than a thread takes to wake.
+const POOL_BYTES: usize = 16 << 20;
 /// Number of candidates of the next query whose vectors are fetched before its turn.
 const NEXT: usize = 16;
 
@@ -128,6 +131,9 @@ impl<'a, T: Element> Refiner<'a, T> {
         k: usize,
         each: impl Fn(usize, &[Ranked]) -> Result<()> + Sync,
     ) -> Result<Neighbors> {
+        if (self.dim * size_of::<T>()).saturating_mul(candidates.ids.len()) >= POOL_BYTES {
+            rest();
+        }
         let finite = AtomicBool::new(true);
         let mut found = Neighbors::none(self.metric, queries.len() / self.dim, k)?;
         let rows = candidates.ids.par_chunks_exact(candidates.k);

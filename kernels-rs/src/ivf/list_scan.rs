@@ -86,8 +86,8 @@
 //! - Three blocks a multiprocessor for 64 queries: 8 bytes spilled.
 //! - Sub-vectors of six components (64 bytes of 384), decoded component by component, without codes ahead: 2.69 ms of a
 //!   search of 4.5 (10,000 queries, 16 probes, H200, Nsight Compute, 2026-11-30), where neither memory (2 % of its
-//!   rate) nor the multiprocessors (35 %) were the limit. By count, pairs take a fifth of the instructions, and no
-//!   thread waits for codes: .6 to .9 ms are expected, and not measured.
+//!   rate) nor the multiprocessors (35 %) were the limit. With pairs, and codes loaded a chunk ahead, the search takes
+//!   3.06 ms and not 4.66 (another machine of the kind, same day); .6 to .9 ms less were predicted.
 //! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat
 //!   scan (10,000 queries, 32 probes, 32 bytes, H200).
 
