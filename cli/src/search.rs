@@ -279,7 +279,7 @@ fn search_ivf<T: Element>(args: &Args, path: &Path, files: &IndexFiles, start: I
     let count = queries.len() / file.dim;
     let filter = args.options.filter(&args.access)?;
     let originals = spinning("reading the original vectors", || args.options.originals(&args.access, file.dim))?;
-    let candidates = originals.as_ref().map(|originals| originals.candidates(args.k)).transpose()?;
+    let candidates = originals.as_ref().map(|originals| originals.candidates(count, args.k)).transpose()?;
     let room = room(args, count, file.metric)?;
     let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();

@@ -212,9 +212,11 @@ pub struct Originals<'a> {
 }
 
 impl Originals<'_> {
-    /// Number of candidates for `k` neighbours of each query.
-    pub fn candidates(&self, k: usize) -> Outcome<usize> {
-        Ok(SearchOptions::new().refine(self.factor).candidates(k)?)
+    /// Number of candidates for `k` neighbours of each of `queries` queries.
+    pub fn candidates(&self, queries: usize, k: usize) -> Outcome<usize> {
+        let candidates = SearchOptions::new().refine(self.factor).candidates(k)?;
+        let all = candidates.checked_mul(queries).filter(|&all| all < isize::MAX as usize);
+        all.map(|_| candidates).ok_or(Error::ResultTooLarge { queries, k: candidates }.into())
     }
 
     /// The components as those of the index.

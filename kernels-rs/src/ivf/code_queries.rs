@@ -291,7 +291,7 @@ pub struct PairTerms {
 }
 
 impl PairTerms {
-    /// One warp for each [`PROBES_PER_WARP`] probes of a query.
+    /// One warp for each eight probes of a query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64 * self.parts() as u64, WARPS_PER_BLOCK)
     }
