@@ -290,7 +290,7 @@ fn settings_are_checked_when_they_are_used() {
     assert_eq!(options, SearchOptions::new().probes(3));
     assert_eq!(
         serde_json::to_value(options.scan(Scan::QueryMajor)).unwrap(),
-        json!({"beam": null, "probes": 3, "prove": false, "radius": null, "refine": 4, "scan": "query-major", "widen": true})
+        json!({"beam": null, "probes": 3, "prove": "none", "radius": null, "refine": 4.0, "scan": "query-major", "widen": true})
     );
     let wide = SearchOptions::new().radius(f32::INFINITY);
     assert_eq!(serde_json::from_value::<SearchOptions<'_>>(serde_json::to_value(wide).unwrap()).unwrap(), wide);

@@ -78,7 +78,7 @@ rerank_kernels! {
 rescan_kernels! {
     /// The kernel that compares all codes of a query's lists.
     pub fn rescanning(key: Rescanned) {
-        Rescanned::Neighbors => rescan_scalar8 = rescan::<Scalar8>,
+        Rescanned::Neighbors => rescan_scalar8(min_blocks = 2) = rescan::<Scalar8>,
         Rescanned::Count => count_scalar8 = count::<Scalar8>,
     }
 }
