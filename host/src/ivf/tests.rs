@@ -447,6 +447,17 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 1, column: 0, .. }), "{error}");
     let error = refiner.refine(&[f32::NAN], &rough(&[0]), 2).unwrap_err();
     assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
+    // Under each metric, whatever the query: a query of zero is 0 from every finite vector.
+    for (metric, query) in Metric::OF_NUMBERS.into_iter().flat_map(|metric| [0.9, 0.0, -1.0].map(|x| (metric, x))) {
+        let refiner = Refiner::new(metric, 1, &base).unwrap();
+        for bad in [1, 3] {
+            let error = refiner.refine(&[query], &rough(&[2, bad]), 1).unwrap_err();
+            assert!(
+                matches!(error, Error::NotFinite { input: Input::Base, row, .. } if row == bad as usize),
+                "{metric}, {query}: {error}"
+            );
+        }
+    }
 }
 
 /// A refined search finds, of the candidates of its codes, the nearest by the original vectors: the reference ranks the
