@@ -14,6 +14,8 @@
 //! The rows themselves, multiplied with queries as two planes of bytes ([`crate::ivf::code_queries`]). So the scan
 //! reads one byte for each component and decodes nothing, and the index keeps nothing but the codes.
 
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::launch::Kernel;
 use cuda_std::{device_inline, global, unroll};
 
 use super::flat::InMemory;
@@ -68,10 +70,18 @@ rerank_kernels! {
 }
 
 rerank_kernels! {
-    /// The kernel that re-ranks codes of vectors.
-    pub fn reranking_of_vectors(key: PerQuery) {
-        PerQuery::Block => rerank_scalar8_vectors(min_blocks = 4) = by_block::<OfVectors>,
-        PerQuery::Warp => rerank_few_scalar8_vectors(min_blocks = 4) = by_warp::<OfVectors>,
+    fn few_of_vectors() {
+        rerank_few_scalar8_vectors(min_blocks = 4) = by_warp::<OfVectors>,
+    }
+}
+
+/// The kernel that re-ranks codes of vectors. Blocks add zeros: another kernel for them would make each program 90 KB
+/// larger.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn reranking_of_vectors(key: PerQuery) -> &'static Kernel<Rerank> {
+    match key {
+        PerQuery::Block => reranking(key),
+        PerQuery::Warp => few_of_vectors(),
     }
 }
 
