@@ -75,7 +75,7 @@ rerank_kernels! {
     }
 }
 
-/// The kernel that re-ranks codes of vectors. Blocks add zeros: another kernel for them would make each program 100 KB
+/// The kernel that re-ranks codes of vectors. Blocks add zeros: another kernel for them would make each program 15 KB
 /// larger.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn reranking_of_vectors(key: PerQuery) -> &'static Kernel<Rerank> {
