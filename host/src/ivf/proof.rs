@@ -135,7 +135,7 @@ impl Bound {
     }
 
     /// The best of what a distance can be if the other, of the vector or of its code, is `known`, by the bound with
-    /// this B. Where it is not the rest, the other is that of the code.
+    /// this B. `share` below the rest needs that `known` is the distance of the code.
     fn best(&self, length: f64, known: f32, share: f64) -> f64 {
         let (known, length) = (within(known), length + LEAST_LENGTH);
         match self.metric {
