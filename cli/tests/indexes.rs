@@ -430,8 +430,21 @@ fn bits_are_searched_built_and_converted() {
     let message =
         files.refused(1, "search --device cpu --base @base.fbin --query @query.fvecs --metric hamming --out @n.npy");
     assert!(message.contains("element type for metric hamming: f32; u8 is needed"), "{message}");
-    let message = files.refused(1, "build --device cpu --base @bits.u8bin --kind ivf-flat --metric hamming --out @new");
-    assert!(message.contains("hamming; l2, ip or cosine is needed"), "{message}");
+    let build = "build --device cpu --base @bits.u8bin --lists 4 --metric hamming --out @bits.ivf";
+    let message = files.refused(1, &format!("{build} --kind ivf-sq8"));
+    assert!(message.contains("encoding for metric hamming: sq8; flat is needed"), "{message}");
+    files.json(&format!("{build} --kind ivf-flat"));
+    let report = files.json("convert --in @bits.ivf --index faiss --out @ivf.faiss");
+    assert_eq!((&report["rows"], &report["to"]), (&90.into(), &"u8".into()), "{report}");
+    files.json("convert --in @ivf.faiss --index warpann --out @again.ivf");
+    for index in ["bits.ivf", "again.ivf"] {
+        let search =
+            format!("search --device cpu --index @{index} --query @some.npy --k 4 --probes 4 --out @found.npy");
+        files.json(&search);
+        assert_eq!(io::read_ids(files.path("found.npy")).unwrap().ids, expected, "{index}");
+    }
+    let message = files.refused(1, "convert --in @ivf.faiss --index warpann --metric ip --out @new");
+    assert!(message.contains("a file of bits, whose metric is hamming, not ip"), "{message}");
     let report = files.json("build --device cpu --base @bits.u8bin --kind graph --metric hamming --out @bits.graph");
     assert_eq!(report["metric"], "hamming", "{report}");
     files.json("search --device cpu --index @bits.graph --query @some.npy --k 4 --out @found.npy");

@@ -208,7 +208,7 @@ pub enum Error {
     #[error("{what}: {actual}; {expected} is needed")]
     Mismatch {
         /// Name of what differs: `metric of the refiner`, `metric of the file`, `metric of codes for FAISS`,
-        /// `metric of an inverted file`, `element type for metric hamming`, `element type for encoding f16`,
+        /// `encoding for metric hamming`, `element type for metric hamming`, `element type for encoding f16`,
         /// `key type for warp-select`, or `filter`, where filters for each query cannot be.
         what: &'static str,
         /// The name that is needed.

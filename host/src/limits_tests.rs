@@ -37,6 +37,10 @@ fn components_of_a_vector() {
             refused!(built, Error::TooMany { what: "dimensions", asked, .. } if *asked == dim as u64);
             let built = IvfIndex::<f16>::builder(dim, 3).device(device).build();
             refused!(built, Error::TooMany { what: "dimensions", asked, limit: 0x7fff_ffff } if *asked == dim as u64);
+            // Centroids have a component for each bit.
+            let most = MAX_COMPONENTS / 8;
+            let built = IvfIndex::<u8>::builder(most + 1, 3).metric(Metric::Hamming).device(device).build();
+            refused!(built, Error::TooMany { what: "dimensions", asked: 0x8000_0000, limit: 0x7fff_ffff });
         }
         refused!(Generator::new(dim, 1, 1), Error::TooMany { what: "dimensions", .. });
         refused!(Refiner::new(Metric::L2, dim, &[0u8; 0]), Error::TooMany { what: "dimensions", .. });

@@ -183,6 +183,20 @@ impl Metric {
         }
     }
 
+    /// The metric that gives the same distances of vectors whose components are apart: of bits as numbers, 0 or 1,
+    /// squared L2.
+    pub(crate) const fn of_components(self) -> Metric {
+        match self {
+            Self::Hamming => Self::L2,
+            Self::L2 | Self::InnerProduct | Self::Cosine => self,
+        }
+    }
+
+    /// Number of components of a vector of `dim` elements: its bits under Hamming.
+    pub(crate) const fn components(self, dim: usize) -> usize {
+        if self.compares_bits() { dim.saturating_mul(8) } else { dim }
+    }
+
     /// Checks that vectors of `element` can be compared by the metric.
     ///
     /// # Errors

@@ -4,8 +4,9 @@
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
+use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::check_vectors;
-use crate::{Element, ElementType, Error, Input, Result};
+use crate::{Element, ElementType, Error, Input, Result, host_memory};
 
 /// Vectors of one dimension, row-major, of any element type.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +126,35 @@ impl<'a> VectorSlice<'a> {
         assert_eq!(T::TYPE, self.element, "the element type of the vectors");
         cast_slice(self.bytes)
     }
+}
+
+/// Number of bytes whose bits one task takes apart.
+const BYTES_APART: usize = 1 << 12;
+
+/// The bits of each byte as components, 0 or 1, the lowest bit first.
+///
+/// # Errors
+/// [`Error::OutOfHostMemory`].
+pub(crate) fn bits_apart<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
+    let mut to = host_memory::zeroed(host_memory::count::<T>(&[bytes.len(), 8])?)?;
+    let parts = to.par_chunks_mut(8 * BYTES_APART).zip(bytes.par_chunks(BYTES_APART));
+    parts.for_each(|(to, bytes)| bits_apart_into(bytes, to));
+    Ok(to)
+}
+
+/// As [`bits_apart`], to `to`, which has eight places for each byte.
+pub(crate) fn bits_apart_into<T: Element>(bytes: &[u8], to: &mut [T]) {
+    let values = [T::from_f32(0.0), T::from_f32(1.0)];
+    let (to, _) = to.as_chunks_mut::<8>();
+    to.iter_mut()
+        .zip(bytes)
+        .for_each(|(to, byte)| *to = std::array::from_fn(|bit| values[usize::from(byte >> bit & 1)]));
+}
+
+/// The bytes of which [`bits_apart`] gives these components, whole bytes of them.
+pub(crate) fn bits_together(components: &[f32]) -> Vec<u8> {
+    let (bytes, _) = components.as_chunks::<8>();
+    bytes.iter().map(|bits| (0..8).fold(0, |byte, bit| byte | u8::from(bits[bit] != 0.0) << bit)).collect()
 }
 
 /// Memory for vectors of any element type, row-major.
@@ -274,6 +304,17 @@ mod tests {
         assert_eq!(gathered.as_slice(3).components::<f16>(), [&rows[9..], &rows[..3], &rows[9..]].concat());
         let sum = with_components!(vectors, rows: T => rows.iter().map(|x| T::to_f32(*x)).sum::<f32>());
         assert_eq!(sum, 66.0);
+    }
+
+    #[test]
+    fn bits_are_apart_from_the_lowest_on_and_come_together() {
+        assert_eq!(bits_apart::<u8>(&[0b1000_0110, 255]).unwrap(), [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+        let bytes: Vec<u8> = (0..2 * BYTES_APART + 3).map(|at| ((at * 37) >> 2) as u8).collect();
+        let apart = bits_apart::<f32>(&bytes).unwrap();
+        let bit = |at: usize| bytes[at / 8] >> (at % 8) & 1;
+        assert!(apart.len() == 8 * bytes.len() && (0..apart.len()).all(|at| apart[at] == f32::from(bit(at))));
+        assert_eq!(bits_together(&apart), bytes);
+        assert_eq!((bits_apart::<f32>(&[]).unwrap(), bits_together(&[])), (vec![], vec![]));
     }
 
     #[test]

@@ -794,12 +794,13 @@ impl PyIvfIndex {
     }
 
     /// The centroids of the lists: float32, (lists, dim), in rotated space if the encoding rotates; (0, dim) until
-    /// trained.
+    /// trained. For "hamming" (.., 8 * dim): the share of ones at each bit, the lowest bit of a byte first.
     #[getter]
     fn centroids<'py>(slf: PyRef<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let index: &Index = slf.as_super();
-        let centroids = index.reading(py, |held| Ok(held.ivf()?.centroids().to_vec()))?;
-        matrix(py, centroids, index.dim)
+        let found = |held: &dyn Held| Ok((held.ivf()?.centroids().to_vec(), held.metric().compares_bits()));
+        let (centroids, of_bits) = index.reading(py, found)?;
+        matrix(py, centroids, if of_bits { index.dim.saturating_mul(8) } else { index.dim })
     }
 
     /// The codebooks of product quantization: float32, (sub-quantizers, 2**bits, dim / sub-quantizers). They code the
@@ -826,7 +827,9 @@ impl PyIvfIndex {
 
     /// Writes the index as an inverted file of FAISS (``faiss.read_index``), which searches the same lists and codes.
     ///
-    /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened; "pq" ``IndexIVFPQ``, and
+    /// Encoding "flat" becomes ``IndexIVFFlat``, other elements than float32 are widened, and bits (metric "hamming")
+    /// ``IndexBinaryIVF`` (``faiss.read_index_binary``), whose centroids are those bits that most vectors of a list
+    /// have; "pq" ``IndexIVFPQ``, and
     /// "opq" the same in an ``IndexPreTransform``; "sq8" and "f16" ``IndexIVFScalarQuantizer`` (``QT_8bit``,
     /// ``QT_fp16``). For "cosine" vectors are divided by their norms and the metric is the inner product: give FAISS
     /// queries of norm 1. Codes under "cosine" do not map, because FAISS does not divide by the norms of decoded
@@ -846,14 +849,15 @@ impl PyIvfIndex {
     }
 
     /// Opens an inverted file that FAISS or :meth:`save_faiss` wrote. The index has its lists, ids, codes and number of
-    /// probes, and float32 as its type.
+    /// probes, and float32 as its type; uint8 for bits.
     ///
     /// Args:
     ///     path: a file of ``IndexIVFFlat``; of ``IndexIVFPQ`` with residuals, also in an ``IndexPreTransform`` with
     ///     one
     ///         rotation; or of ``IndexIVFScalarQuantizer`` with ``QT_8bit``, or ``QT_fp16`` of vectors
-    ///         (``by_residual`` False). The quantizer is an ``IndexFlat``, and there is no direct map.
-    ///     metric: "l2", "ip" or "cosine". None means that of the file.
+    ///         (``by_residual`` False); or of ``IndexBinaryIVF``. The quantizer is an ``IndexFlat`` or
+    ///         ``IndexBinaryFlat``, and there is no direct map.
+    ///     metric: "l2", "ip" or "cosine"; "hamming" for bits. None means that of the file.
     ///     device, memory_budget: as for a new index.
     ///
     /// Raises:
@@ -873,11 +877,15 @@ impl PyIvfIndex {
         let metric = metric.map(|name| parsed(py, name)).transpose()?;
         let held = detached(py, || {
             let info = FaissInfo::read(&path)?;
-            let builder = IvfIndex::<f32>::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
-            let mut builder = builder.device(placement.clone());
-            if let Some(budget) = memory_budget {
-                builder = builder.memory_budget(budget);
+            // Another metric is refused below.
+            if info.metric.compares_bits() && metric.is_none_or(Metric::compares_bits) {
+                let builder = IvfIndex::<u8>::builder(info.dim, info.lists).device(placement.clone());
+                let builder = memory_budget.into_iter().fold(builder, IvfIndexBuilder::memory_budget);
+                return Ok(Box::new(AnyIndex::from(builder.load_faiss(&path, Open::Auto)?)) as Box<dyn Held>);
             }
+            let builder = IvfIndex::<f32>::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
+            let builder = builder.device(placement.clone());
+            let builder = memory_budget.into_iter().fold(builder, IvfIndexBuilder::memory_budget);
             Ok(Box::new(AnyIndex::from(builder.load_faiss(&path, Open::Auto)?)) as Box<dyn Held>)
         })?;
         Index::of(held, placement, memory_budget).object(py)

@@ -229,6 +229,13 @@ def bits(ids: Any = None) -> Any:
     return index
 
 
+def lists_of_bits() -> Any:
+    index = warpann.IvfIndex(16, 8, metric="hamming", dtype="uint8", device="cpu")
+    index.train(BITS)
+    index.add(BITS)
+    return index
+
+
 def test_bits_are_found_by_their_hamming_distance(tmp_path: Path) -> None:
     distances, ids = bits().search(ASKED, K)
     apart = np.unpackbits(BITS[None] ^ ASKED[:, None], axis=2).sum(axis=2)
@@ -237,7 +244,10 @@ def test_bits_are_found_by_their_hamming_distance(tmp_path: Path) -> None:
     with pytest.raises(errors.Mismatch):
         warpann.FlatIndex(16, metric="hamming")
     with pytest.raises(errors.Mismatch):
-        warpann.IvfIndex(16, 4, metric="hamming", dtype="uint8")
+        warpann.IvfIndex(16, 4, metric="hamming", dtype="uint8", encoding="sq8")
+    lists = lists_of_bits()
+    assert (lists.search(ASKED, K, probes=8).ids == ids).all()
+    assert lists.centroids.shape == (8, 128) and 0 <= lists.centroids.min() and lists.centroids.max() <= 1
     with pytest.raises(errors.Mismatch):
         warpann.GraphIndex(16, metric="hamming")
     graph = warpann.GraphIndex(16, metric="hamming", dtype="uint8", device="cpu", exact_ratio=0)
@@ -265,3 +275,25 @@ def test_faiss_searches_our_bits_and_we_search_its(ids: Any, tmp_path: Path) -> 
     again = warpann.FlatIndex.load_faiss(path, device="cpu")
     assert again.metric == "hamming" and (again.ids() == index.ids()).all()
     assert (again.search(ASKED, K).ids == ours.ids).all()
+
+
+def test_faiss_searches_our_lists_of_bits_and_we_search_its(tmp_path: Path) -> None:
+    faiss = oracle("faiss")
+    index, path = lists_of_bits(), tmp_path / "lists"
+    index.save_faiss(path)
+    theirs = faiss.read_index_binary(str(path))
+    theirs.nprobe = 8
+    ours = index.search(ASKED, K, probes=8)
+    distances, found = theirs.search(ASKED, K)
+    assert (distances == ours.distances).all()
+    farthest = ours.distances[:, -1:]
+    assert ((found == ours.ids) | (distances == farthest)).mean() > 0.9
+    theirs.nprobe = 2
+    faiss.write_index_binary(theirs, str(path))
+    again = warpann.IvfIndex.load_faiss(path, device="cpu")
+    assert (again.metric, again.dtype, again.probes) == ("hamming", "uint8", 2)
+    # Both probe the two nearest of the same centroids, which are of bits.
+    distances, _ = theirs.search(ASKED, K)
+    assert (again.search(ASKED, K).distances == distances).mean() > 0.9
+    with pytest.raises(errors.Mismatch):
+        warpann.IvfIndex.load_faiss(path, metric="l2", device="cpu")

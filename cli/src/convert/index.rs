@@ -84,7 +84,13 @@ pub fn convert(input: &Path, out: &Path, to: IndexFormat, metric: Option<Metric>
                 }
                 Err(error) => return Err(error.into()),
             };
-            let builder = IvfIndex::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
+            if info.metric.compares_bits() {
+                check_bits(input, metric)?;
+                let builder = IvfIndex::<u8>::builder(info.dim, info.lists).device(Device::Cpu);
+                let index = spinning("reading", || builder.load_faiss(input, Open::Auto))?;
+                return write_lists(&index, ElementType::U8, out, to);
+            }
+            let builder = IvfIndex::<f32>::builder(info.dim, info.lists).metric(metric.unwrap_or(info.metric));
             let builder = builder.device(Device::Cpu);
             write_lists(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, ElementType::F32, out, to)
         }
@@ -103,12 +109,20 @@ fn of_ours<T: Element>(input: &Path, info: &IndexInfo, out: &Path, to: IndexForm
     }
 }
 
-/// As [`convert`], of a file of bits of FAISS.
-fn of_bits(input: &Path, shape: FaissBits, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
-    if let Some(other) = metric.filter(|metric| !metric.compares_bits()) {
-        let message = format!("{}: a file of bits, whose metric is hamming, not {other}", input.display());
-        return Err(Failure::Message(message));
+/// Checks that a metric that was given, if any, is that of a file of bits.
+fn check_bits(input: &Path, metric: Option<Metric>) -> Outcome<()> {
+    match metric.filter(|metric| !metric.compares_bits()) {
+        Some(other) => {
+            let message = format!("{}: a file of bits, whose metric is hamming, not {other}", input.display());
+            Err(Failure::Message(message))
+        }
+        None => Ok(()),
     }
+}
+
+/// As [`convert`], of a file of bits of FAISS that are in no lists.
+fn of_bits(input: &Path, shape: FaissBits, out: &Path, to: IndexFormat, metric: Option<Metric>) -> Outcome<Converted> {
+    check_bits(input, metric)?;
     let builder = FlatIndex::builder(shape.dim).device(Device::Cpu);
     write_bits(&spinning("reading", || builder.load_faiss(input, Open::Auto))?, out, to)
 }
@@ -142,7 +156,8 @@ fn write_lists<T: Element>(index: &IvfIndex<T>, from: ElementType, out: &Path, t
     let to = match to {
         IndexFormat::Warpann => spinning("writing", || index.save(out)).map(|()| from)?,
         IndexFormat::Hnsw(HnswFormat::Faiss) => {
-            spinning("writing", || index.save_faiss(out)).map(|()| ElementType::F32)?
+            spinning("writing", || index.save_faiss(out))?;
+            if index.metric().compares_bits() { from } else { ElementType::F32 }
         }
         IndexFormat::Hnsw(_) => {
             let kind = kind_of(index.encoding());

@@ -1,33 +1,27 @@
 //! Vectors of bits as FAISS writes them (`faiss.write_index_binary`) and reads them (1.15.1;
 //! faiss/impl/index_write.cpp).
 //!
-//! All numbers are little-endian.
+//! [`crate::io::faiss`] has headers and IndexBinaryFlat.
 //!
 //! ```text
-//! with ids that are no row numbers: IBMp, header, then what follows, and at the end u64 vectors, i64 ids
-//! IBxF, header
-//! u64 bytes, the rows
-//!
-//! header: i32 bits, i32 bytes of a row, i64 vectors, u8 1 (trained), i32 metric 1
+//! with ids that are no row numbers: IBMp, header of bits, then what follows, and at the end u64 vectors, i64 ids
+//! IndexBinaryFlat
 //! ```
 //! IBM2, FAISS's map of ids in both directions, is read as well.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::path::Path;
 
 use super::{FlatIndex, FlatIndexBuilder};
 use crate::error::FileDefect;
 use crate::index::private::Stored;
-use crate::io::faiss::{check_greatest_id, check_ids, length, number, vector_of};
-use crate::io::fields::{Fields, copied, dimension, values};
+use crate::io::faiss::{BitsHead, FLAT_OF_BITS, check_bytes_of_bits, check_greatest_id, check_ids, vector, vector_of};
+use crate::io::fields::{Fields, copied, values};
 use crate::io::{Open, open, replace};
 use crate::{Element, Error, Metric, Result};
 
-const FLAT: &[u8; 4] = b"IBxF";
 const WITH_IDS: &[u8; 4] = b"IBMp";
 const WITH_IDS_BOTH_WAYS: &[u8; 4] = b"IBM2";
-/// FAISS's number of the metric of binary indexes.
-const METRIC: i32 = 1;
 
 /// The shape of a file of bits that FAISS wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +42,9 @@ impl FaissBits {
         let path = path.as_ref();
         let bytes = open(path, Open::Map)?;
         let start = start(&mut Fields::new(bytes.as_deref().map_or(&[], |bytes| bytes)));
-        start.map(|(shape, _)| shape).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+        start
+            .map(|(head, _)| FaissBits { dim: head.dim, vectors: head.len as u64 })
+            .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
     }
 }
 
@@ -67,36 +63,24 @@ impl<T: Element> FlatIndex<T> {
             let (expected, actual) = (Metric::Hamming.name(), self.metric().name());
             return Err(Error::Mismatch { what: "metric of vectors for FAISS", expected, actual });
         }
-        if dim > MOST_BYTES {
-            return Err(Error::TooMany {
-                what: "bytes of a vector for FAISS",
-                asked: dim as u64,
-                limit: MOST_BYTES as u64,
-            });
-        }
+        check_bytes_of_bits(dim)?;
         check_greatest_id(self.kind.greatest_id())?;
         let rows = self.kind.all_rows()?;
         let named = ids.iter().copied().ne(0..ids.len() as u64);
         replace(path.as_ref(), |file| {
             let mut out = BufWriter::new(file);
+            let head = BitsHead { word: *WITH_IDS, dim, len: ids.len() };
             if named {
-                write_head(WITH_IDS, dim, ids.len(), &mut out)?;
+                head.write(&mut out)?;
             }
-            write_head(FLAT, dim, ids.len(), &mut out)?;
-            let bytes: &[u8] = bytemuck::cast_slice(&rows);
-            length(bytes.len(), &mut out)?;
-            out.write_all(bytes)?;
+            head.write_flat(bytemuck::cast_slice(&rows), &mut out)?;
             if named {
-                length(ids.len(), &mut out)?;
-                out.write_all(bytemuck::cast_slice(&ids))?;
+                vector(&ids, &mut out)?;
             }
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         })
     }
 }
-
-/// Largest number of bytes of a vector whose number of bits is an i32.
-const MOST_BYTES: usize = (i32::MAX / 8) as usize;
 
 impl FlatIndexBuilder<u8> {
     /// Opens the device and creates an index of the bits in a file that FAISS or [`FlatIndex::save_faiss`] wrote.
@@ -111,9 +95,9 @@ impl FlatIndexBuilder<u8> {
         let bytes = open(path, how)?;
         let parsed = parse(bytes.as_deref().map_or(&[], |bytes| bytes));
         let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
-        let Parsed { shape, rows, ids } = parsed.map_err(bad)?;
-        if shape.dim != self.settings.dim {
-            return Err(Error::WrongDimension { expected: self.settings.dim, actual: shape.dim });
+        let Parsed { dim, rows, ids } = parsed.map_err(bad)?;
+        if dim != self.settings.dim {
+            return Err(Error::WrongDimension { expected: self.settings.dim, actual: dim });
         }
         let mut index = self.metric(Metric::Hamming).build()?;
         match ids {
@@ -127,71 +111,44 @@ impl FlatIndexBuilder<u8> {
     }
 }
 
-fn write_head(word: &[u8; 4], dim: usize, len: usize, out: &mut impl Write) -> io::Result<()> {
-    out.write_all(word)?;
-    number([8 * dim as i32, dim as i32], out)?;
-    length(len, out)?;
-    number(1u8, out)?;
-    number(METRIC, out)
-}
-
-/// Reads letters and a header.
-fn head(fields: &mut Fields<'_>) -> Result<([u8; 4], FaissBits), FileDefect> {
+/// The header of the vectors, and whether ids follow them. The rows come next.
+fn start(fields: &mut Fields<'_>) -> Result<(BitsHead, bool), FileDefect> {
     let word = fields.get()?;
-    let [bits, bytes] = [(); 2].map(|()| fields.get::<i32>());
-    let dim = dimension(bytes?.into())?;
-    if i64::from(bits?) != 8 * dim as i64 {
-        return Err(FileDefect::Inconsistent("a number of bits that is not eight times the bytes of a vector"));
-    }
-    let vectors = fields.size()? as u64;
-    fields.take(1)?;
-    if fields.get::<i32>()? != METRIC {
-        return Err(FileDefect::BadHeader("a metric of FAISS that is none of bits"));
-    }
-    Ok((word, FaissBits { dim, vectors }))
-}
-
-/// The shape, and whether ids follow the vectors. The rows come next.
-fn start(fields: &mut Fields<'_>) -> Result<(FaissBits, bool), FileDefect> {
-    let (word, outer) = head(fields)?;
-    if &word == FLAT {
-        return Ok((outer, false));
-    }
-    if &word != WITH_IDS && &word != WITH_IDS_BOTH_WAYS {
+    if ![FLAT_OF_BITS, WITH_IDS, WITH_IDS_BOTH_WAYS].contains(&&word) {
         return Err(FileDefect::BadHeader("no IndexBinaryFlat of FAISS"));
     }
-    let (word, inner) = head(fields)?;
-    if &word != FLAT {
+    let outer = BitsHead::after(word, fields)?;
+    if &word == FLAT_OF_BITS {
+        return Ok((outer, false));
+    }
+    let word = fields.get()?;
+    if &word != FLAT_OF_BITS {
         return Err(FileDefect::BadHeader("an IndexBinaryIDMap of FAISS of another index than an IndexBinaryFlat"));
     }
-    if inner != outer {
-        return Err(FileDefect::Inconsistent("headers of an index and of the one inside differ"));
-    }
-    Ok((inner, true))
+    Ok((BitsHead::after(word, fields)?.within(&outer)?, true))
 }
 
 /// The content of a file.
 #[derive(Debug)]
 struct Parsed<'a> {
-    shape: FaissBits,
+    dim: usize,
     rows: &'a [u8],
     ids: Option<Vec<u64>>,
 }
 
 fn parse(bytes: &[u8]) -> Result<Parsed<'_>, FileDefect> {
     let fields = &mut Fields::new(bytes);
-    let (shape, named) = start(fields)?;
-    let vectors = shape.vectors as usize;
-    let rows = vector_of(fields, vectors.saturating_mul(shape.dim), 1)?;
+    let (head, named) = start(fields)?;
+    let rows = head.rows(fields)?;
     let ids = if named {
-        let ids = vector_of(fields, vectors, 8)?;
+        let ids = vector_of(fields, head.len, 8)?;
         check_ids(values(ids))?;
         Some(copied(ids)?)
     } else {
         None
     };
     fields.finish()?;
-    Ok(Parsed { shape, rows, ids })
+    Ok(Parsed { dim: head.dim, rows, ids })
 }
 
 #[cfg(test)]
@@ -242,7 +199,7 @@ mod tests {
         let ids = [2u64, 5, 9].map(u64::to_le_bytes).concat();
         let file = [head(b"IBMp"), head(b"IBxF"), rows.clone(), ids].concat();
         let parsed = parse(&file).unwrap();
-        assert_eq!((parsed.shape.dim, parsed.rows, parsed.ids), (2, &[0xf0, 1, 2, 255][..], Some(vec![5, 9])));
+        assert_eq!((parsed.dim, parsed.rows, parsed.ids), (2, &[0xf0, 1, 2, 255][..], Some(vec![5, 9])));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("two.faiss");
         let mut index = FlatIndex::<u8>::new(2, Metric::Hamming, Device::Cpu).unwrap();

@@ -6,6 +6,9 @@
 //! ```text
 //! header:    i32 dimension, i64 number of vectors, 2 · i64 2^20, u8 1 (trained), i32 metric: 0 inner product, 1 L2
 //! IndexFlat: IxF2 or IxFI, header, vector of f32: the components
+//!
+//! header of bits:  i32 bits, i32 bytes of a row, i64 vectors, u8 1 (trained), i32 metric 1
+//! IndexBinaryFlat: IBxF, header of bits, vector of u8: the rows
 //! ```
 //! `IxFl`, the IndexFlat of older versions, is read as well.
 
@@ -35,6 +38,11 @@ pub(crate) struct Head {
 impl Head {
     pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, FileDefect> {
         let word = fields.get()?;
+        Head::after(word, fields)
+    }
+
+    /// Reads what follows the letters `word`.
+    pub(crate) fn after(word: [u8; 4], fields: &mut Fields<'_>) -> Result<Self, FileDefect> {
         let dim = dimension(fields.get::<i32>()?.into())?;
         let len = fields.size()?;
         fields.take(16 + 1)?;
@@ -95,6 +103,80 @@ impl Head {
         }
         vector_of(fields, self.len.saturating_mul(self.dim), 4)
     }
+}
+
+/// Largest number of bytes of a vector whose number of bits is an i32.
+const MOST_BYTES: usize = (i32::MAX / 8) as usize;
+/// FAISS's number of the metric of indexes of bits.
+const METRIC_OF_BITS: i32 = 1;
+/// The letters of an IndexBinaryFlat.
+pub(crate) const FLAT_OF_BITS: &[u8; 4] = b"IBxF";
+
+/// Four letters and a header of an index of bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BitsHead {
+    pub word: [u8; 4],
+    /// Bytes of a vector.
+    pub dim: usize,
+    pub len: usize,
+}
+
+impl BitsHead {
+    /// Reads what follows the letters `word`.
+    pub(crate) fn after(word: [u8; 4], fields: &mut Fields<'_>) -> Result<Self, FileDefect> {
+        let [bits, bytes] = [(); 2].map(|()| fields.get::<i32>());
+        let dim = dimension(bytes?.into())?;
+        if i64::from(bits?) != 8 * dim as i64 {
+            return Err(FileDefect::Inconsistent("a number of bits that is not eight times the bytes of a vector"));
+        }
+        let len = fields.size()?;
+        fields.take(1)?;
+        if fields.get::<i32>()? != METRIC_OF_BITS {
+            return Err(FileDefect::BadHeader("a metric of FAISS that is none of bits"));
+        }
+        Ok(BitsHead { word, dim, len })
+    }
+
+    /// This header, if it has the shape of that of the index around it.
+    pub(crate) fn within(self, outer: &BitsHead) -> Result<Self, FileDefect> {
+        if (self.dim, self.len) != (outer.dim, outer.len) {
+            return Err(FileDefect::Inconsistent("headers of an index and of the one inside differ"));
+        }
+        Ok(self)
+    }
+
+    /// This header with other letters.
+    pub(crate) fn of(self, word: &[u8; 4]) -> Self {
+        BitsHead { word: *word, ..self }
+    }
+
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&self.word)?;
+        number([8 * self.dim as i32, self.dim as i32], out)?;
+        length(self.len, out)?;
+        number(1u8, out)?;
+        number(METRIC_OF_BITS, out)
+    }
+
+    /// Writes an IndexBinaryFlat of this shape.
+    pub(crate) fn write_flat(&self, rows: &[u8], out: &mut impl Write) -> io::Result<()> {
+        self.of(FLAT_OF_BITS).write(out)?;
+        vector(rows, out)
+    }
+
+    /// Reads the rows of an IndexBinaryFlat whose header this is.
+    pub(crate) fn rows<'a>(&self, fields: &mut Fields<'a>) -> Result<&'a [u8], FileDefect> {
+        vector_of(fields, self.len.saturating_mul(self.dim), 1)
+    }
+}
+
+/// Checks that FAISS can have vectors of `dim` bytes of bits.
+///
+/// # Errors
+/// [`Error::TooMany`].
+pub(crate) fn check_bytes_of_bits(dim: usize) -> Result<()> {
+    let (what, asked, limit) = ("bytes of a vector for FAISS", dim as u64, MOST_BYTES as u64);
+    if dim > MOST_BYTES { Err(Error::TooMany { what, asked, limit }) } else { Ok(()) }
 }
 
 /// The metric of a file for an index of this metric.

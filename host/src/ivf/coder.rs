@@ -17,13 +17,15 @@ use crate::generate::{Generator, Rows};
 use crate::kmeans::{assign_on_cpu, open_assigner};
 use crate::pq::encode::Residuals;
 use crate::shards::{divided, joined};
-use crate::vectors::VectorSlice;
+use crate::vectors::{VectorSlice, bits_apart};
 use crate::{Device, Element, Input, Result, events, host_memory};
 
 /// Vectors of at most this number of bytes leave the coders to the next call.
 const FEW_BYTES: usize = 8 << 20;
 /// The most device memory of coders that stay, in bytes.
 const KEPT_BYTES: usize = 64 << 20;
+/// Bytes of vectors of bits that are taken apart at a time.
+const APART_BYTES: usize = 64 << 20;
 /// Coders that stay take at most one part of this number of the memory budget.
 const KEPT_SHARE: u64 = 16;
 
@@ -163,6 +165,9 @@ impl<'a, T: Element> Coder<'a, T> {
         if trained.codec.in_place() {
             let labels = divided(&self.coders.places, vectors.len(), |part, place| {
                 let vectors = vectors.part(part);
+                if metric.compares_bits() {
+                    return self.labels_of_bits(place, vectors);
+                }
                 self.labels(place.coder(settings, trained, vectors)?, vectors)
             })?;
             let codes = Cow::Borrowed(bytemuck::cast_slice(rows));
@@ -180,10 +185,23 @@ impl<'a, T: Element> Coder<'a, T> {
         }
     }
 
+    /// Finds lists of vectors of bits, whose bits are taken apart: some vectors at a time, as they take eight times the
+    /// memory then.
+    fn labels_of_bits(&self, place: &Place, vectors: VectorSlice<'_>) -> Result<Vec<u32>> {
+        let (settings, trained) = (self.settings, self.trained);
+        let mut labels = host_memory::with_room(vectors.len())?;
+        for some in vectors.chunks((APART_BYTES / trained.dim).max(1)) {
+            let apart = bits_apart::<u8>(some.bytes())?;
+            let some = VectorSlice::of(&apart, trained.dim);
+            labels.extend(self.labels(place.coder(settings, trained, some)?, some)?);
+        }
+        Ok(labels)
+    }
+
     /// Finds lists and codes of transformed rows.
     fn code_rows(&self, rows: Rows<'_>, count: usize) -> Result<Coded<'static>> {
-        let &Settings { dim, encoding, .. } = self.settings;
-        let Trained { centroids, codec } = self.trained;
+        let &Settings { dim, encoding, metric, .. } = self.settings;
+        let Trained { ref centroids, ref codec, .. } = *self.trained;
         let code_bytes = encoding.scheme().code_bytes(dim, T::TYPE);
         let parts = divided(&self.coders.places, count, |part: Range<usize>, place| {
             let (first_row, count, rows) = (part.start, part.len(), rows.part(part, dim));
@@ -205,7 +223,10 @@ impl<'a, T: Element> Coder<'a, T> {
             }
             let rows = match rows {
                 Rows::Given(rows) => Cow::Borrowed(rows),
-                Rows::Generated { generator, first } => Cow::Owned(generator.rows(first, count)),
+                Rows::Generated { generator, first } => {
+                    let rows = generator.rows(first, count);
+                    Cow::Owned(codec.transform(VectorSlice::of(&rows, dim), metric, Device::Cpu)?.into_owned())
+                }
             };
             let labels = self.labels(coder, VectorSlice::of(&rows, dim))?;
             let residuals = Residuals { labels: &labels, centroids };
@@ -230,8 +251,8 @@ impl Coder<'_, f32> {
     /// Finds lists and codes of `count` rows of `generator`, from row `first` on.
     pub(crate) fn code_generated(&self, generator: &Generator, first: u64, count: usize) -> Result<Coded<'static>> {
         let codec = &self.trained.codec;
-        // These codecs neither rotate nor normalise rows, so a device can generate the rows that it codes.
-        if !codec.in_place() && codec.turn().is_none() && !self.settings.metric.divides_by_norms() {
+        // Rows need not come to the host.
+        if !codec.in_place() && codec.codes_generated() && !self.settings.metric.divides_by_norms() {
             return self.code_rows(Rows::Generated { generator, first }, count);
         }
         Ok(self.code(&generator.rows(first, count))?.into_owned())

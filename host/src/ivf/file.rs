@@ -201,7 +201,8 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         .collect();
     // Sections start at multiples of 64, and lists at whole vectors from there.
     let lists = lists.ok_or(FileDefect::Inconsistent("a list is not aligned"))?;
-    checked(Trained { centroids: file.values(Section::Centroids).to_vec(), codec }, code_bytes, lists)
+    let (dim, centroids) = (shape.components() as usize, file.values(Section::Centroids).to_vec());
+    checked(Trained { dim, centroids, codec }, code_bytes, lists)
 }
 
 /// The parts of an index, of the codes and ids of each list. Codes that are compared without decoding have been
@@ -221,12 +222,11 @@ fn checked(trained: Trained, code_bytes: usize, lists: Vec<(Bytes, Bytes)>) -> R
 /// Whether all decoded vectors are finite. O(lists · dim), unless the values are so large that all codes must be
 /// decoded. Codes that are compared without decoding were checked before.
 fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
-    let Trained { centroids, codec } = trained;
+    let Trained { dim, ref centroids, ref codec } = *trained;
     let greatest = centroids.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));
     if codec.in_place() || (greatest + codec.reach()).is_finite() {
         return true;
     }
-    let dim = centroids.len() / lists.count().max(1);
     let not_finite = turns(0..lists.count()).position_first(|list| {
         let mut vector = vec![0.0; dim];
         !lists.codes(list).runs().flat_map(|run| run.chunks_exact(lists.code_bytes())).all(|code| {

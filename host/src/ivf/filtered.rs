@@ -72,7 +72,7 @@ impl<T: Element> Ivf<T> {
     ) -> Result<()> {
         let accepted = filter.count_ones();
         let gather = |request: &SearchRequest<'_>, ids: &mut [u64], distances: &mut [f32]| {
-            let rows = piece_rows(self.dim(), self.settings.budget);
+            let rows = piece_rows(view.dim, self.settings.budget);
             view.search_gathered(&*self.backend, request, (filter, rows), k, ids, distances)
         };
         let wanted = k.min(accepted);

@@ -15,9 +15,9 @@
 //!
 //! # Choice
 //! Reading an accepted vector here costs more than reading a vector of a list: its address is anywhere in memory, and a
-//! code must be decoded in full, not looked up in tables. So a pass over lists is replaced if it would read at least
-//! [`VECTOR_COST`] (codes: [`CODE_COST`]) vectors for each accepted one. The choice depends on numbers of vectors and
-//! lists alone, so it is the same on every device, for every batch of queries.
+//! code must be decoded in full, not looked up in tables, as are bits, which become numbers. So a pass over lists is
+//! replaced if it would read at least [`VECTOR_COST`] (codes: [`CODE_COST`]) vectors for each accepted one. The choice
+//! depends on numbers of vectors and lists alone, so it is the same on every device, for every batch of queries.
 //!
 //! 200,000 × 64 clustered vectors, 512 lists, 8 probes, k = 10, on two threads of an AMD EPYC with AVX-512, other work
 //! beside it, 2026-11-25; milliseconds of the pass over lists, and of the gathered search:
@@ -54,7 +54,7 @@ const PIECE_BYTES: usize = 64 << 20;
 /// Smallest number of rows at a time, even with a smaller budget.
 const LEAST_ROWS: usize = 256;
 
-/// Number of rows that are decoded at a time.
+/// Number of rows of `dim` components that are decoded at a time.
 pub(super) fn piece_rows(dim: usize, budget: Option<u64>) -> usize {
     let most = budget.map_or(usize::MAX, |budget| usize::try_from(budget / 2).unwrap_or(usize::MAX));
     (PIECE_BYTES.min(most) / (dim * size_of::<f32>())).max(LEAST_ROWS)
@@ -63,7 +63,7 @@ pub(super) fn piece_rows(dim: usize, budget: Option<u64>) -> usize {
 impl View<'_> {
     /// Whether comparing the accepted vectors takes less time than a search of `probes` lists of average length.
     pub(super) fn should_gather(&self, accepted: usize, probes: usize) -> bool {
-        let cost = if self.codec.in_place() { VECTOR_COST } else { CODE_COST };
+        let cost = if self.codec.in_place() && !self.metric.compares_bits() { VECTOR_COST } else { CODE_COST };
         let read = self.len() as u128 * probes as u128 / self.list_count() as u128;
         accepted as u128 * u128::from(cost) <= read
     }
@@ -81,7 +81,7 @@ impl View<'_> {
         distances: &mut [f32],
     ) -> Result<()> {
         request.queries.check_finite(Input::Queries)?;
-        let (metric, directory) = (self.metric, self.directory());
+        let (metric, directory) = (self.metric.of_components(), self.directory());
         let queries = self.queries(request.queries, Device::Cpu)?;
         let queries = VectorSlice::of(&queries, self.dim);
         ids.fill(NONE);

@@ -44,7 +44,8 @@ impl IvfBackend for IvfGrid {
         let metric = view.metric;
         // All queries are checked before any device writes results.
         let places = self.grid.places.len();
-        let count = with_components!(request.queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
+        let count =
+            with_components!(request.queries, rows: T => check_queries::<T>(places, rows, request.queries.dim()))?;
         // Makes the directory once; otherwise all shards would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();

@@ -16,7 +16,8 @@
 //!
 //! # Results
 //! The lists that a query probes are defined exactly: the `probes` best centroids by canonical distance
-//! ([`crate::metric`]; squared L2, or inner product for the other metrics), ties by lower list number. Of the vectors
+//! ([`crate::metric`]; squared L2 for it and for bits, of which each is a component, 0 or 1; inner product for the
+//! other metrics), ties by lower list number. Of the vectors
 //! in these lists, a search returns exactly the k best by (canonical distance, lower id), with the same bits on every
 //! device. With a code, the distance is that of the query from the vector that the code stands for
 //! ([`IvfIndex::reconstruct`] returns it), evaluated in float64, so it has no rounding error of a lookup table. Under
@@ -177,7 +178,8 @@ pub struct IvfIndexBuilder<T: Element = f32> {
 
 impl<T: Element> IvfIndexBuilder<T> {
     /// Sets the metric; [`Metric::L2`] unless set. L2 and inner product assign each vector to the nearest centroid.
-    /// Cosine, whose centroids have length 1, assigns it to the centroid with the greatest inner product.
+    /// Cosine, whose centroids have length 1, assigns it to the centroid with the greatest inner product. Hamming, for
+    /// u8 and [`Encoding::Flat`] only, assigns it to the nearest mean of bits.
     pub fn metric(mut self, metric: Metric) -> Self {
         self.settings.metric = metric;
         self
@@ -263,11 +265,11 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`], [`Error::NotDivisible`],
-    /// [`Error::OutOfRange`], [`Error::Mismatch`]; [`Error::TooFewTrainingVectors`] if the index cannot train itself
-    /// with so few; and the errors of opening the device, as in
-    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if
-    /// there is no usable device.
+    /// [`Error::Zero`] (no components, or no lists), [`Error::TooMany`] (components, or bits under
+    /// [`Metric::Hamming`]), [`Error::NotDivisible`], [`Error::OutOfRange`], [`Error::Mismatch`];
+    /// [`Error::TooFewTrainingVectors`] if the index cannot train itself with so few; and the errors of opening the
+    /// device, as in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the
+    /// CPU only if there is no usable device.
     pub fn build(self) -> Result<IvfIndex<T>> {
         self.open().map(Index::of)
     }
@@ -275,7 +277,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     fn open(mut self) -> Result<Ivf<T>> {
         self.settings.check(T::TYPE)?;
         let (dim, waits_for) = (self.settings.dim, self.settings.trains_at()?);
-        let trained = waits_for.map(|_| Trained::one_list::<T>(dim).map(Arc::new)).transpose()?;
+        let trained = waits_for.map(|_| Trained::one_list::<T>(dim, self.settings.metric).map(Arc::new)).transpose()?;
         let backend = open_ivf(&mut self.settings)?;
         let encoding = if waits_for.is_some() { Encoding::Flat } else { self.settings.encoding };
         let lists = Lists::new(usize::from(waits_for.is_some()), encoding.scheme().code_bytes(dim, T::TYPE));
@@ -347,8 +349,9 @@ impl<T: Element> IvfIndex<T> {
         self.kind.settings.encoding
     }
 
-    /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty
-    /// until trained.
+    /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Under
+    /// [`Metric::Hamming`] lists × 8 · dim: component 8 · j + i is the share of ones among the bits of value 2^i in
+    /// byte j. Empty until trained.
     pub fn centroids(&self) -> &[f32] {
         let trained = self.kind.trained().filter(|_| self.is_trained());
         trained.map_or(&[], |trained| &trained.centroids)
@@ -420,7 +423,8 @@ impl<T: Element> Ivf<T> {
     /// The index as a back end sees it.
     fn view<'a>(&'a self, trained: &'a Trained) -> View<'a> {
         View {
-            dim: self.settings.dim,
+            elements: self.settings.dim,
+            dim: trained.dim,
             metric: self.settings.metric,
             centroids: &trained.centroids,
             codec: &*trained.codec,

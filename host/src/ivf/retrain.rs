@@ -124,18 +124,19 @@ impl Settings {
 }
 
 impl Trained {
-    /// One list of whole vectors, whose centroid is 0.
-    pub(super) fn one_list<T: Element>(dim: usize) -> Result<Trained> {
-        let file = FileParts { dim, element: T::TYPE, metric: Metric::L2, codebooks: &[], rotation: &[], form: 0 };
+    /// One list of whole vectors of `dim` elements, whose centroid is 0.
+    pub(super) fn one_list<T: Element>(dim: usize, metric: Metric) -> Result<Trained> {
+        let file = FileParts { dim, element: T::TYPE, metric, codebooks: &[], rotation: &[], form: 0 };
         let codec = Encoding::Flat.scheme().codec(file);
         let codec = codec.unwrap_or_else(|_| unreachable!("whole vectors need no tables"));
-        Ok(Trained { centroids: host_memory::zeroed(dim)?, codec })
+        let dim = metric.components(dim);
+        Ok(Trained { dim, centroids: host_memory::zeroed(dim)?, codec })
     }
 
     /// The mean squared distance of coded vectors, each with its list, from the centroids of their lists; 0 without
     /// vectors. `spherical`: whole vectors count with the length 1. Codes stand for such vectors already.
-    fn mean_distance<'a>(&self, dim: usize, spherical: bool, coded: impl Iterator<Item = (usize, &'a [u8])>) -> f64 {
-        let (mut sum, mut count) = (0.0, 0usize);
+    fn mean_distance<'a>(&self, spherical: bool, coded: impl Iterator<Item = (usize, &'a [u8])>) -> f64 {
+        let (dim, mut sum, mut count) = (self.dim, 0.0, 0usize);
         let mut vector = vec![0.0; dim];
         for (list, code) in coded {
             let centroid = &self.centroids[list * dim..][..dim];
@@ -260,7 +261,8 @@ impl<T: Element> Ivf<T> {
         let rows = gather(rows, dim, &measured)?;
         let (vectors, by) = (VectorSlice::of(&rows, dim), metric.assigned_by());
         let transformed = trained.codec.transform(vectors, metric, Device::Cpu)?;
-        let compared = if trained.codec.in_place() { vectors } else { VectorSlice::of(&transformed[..], dim) };
+        let as_added = trained.codec.in_place() && !metric.compares_bits();
+        let compared = if as_added { vectors } else { VectorSlice::of(&transformed[..], trained.dim) };
         let labels = assign_on_cpu(by, compared, &trained.centroids)?;
         let codes = match trained.codec.in_place() {
             true => bytemuck::cast_slice(&rows).to_vec(),
@@ -271,7 +273,7 @@ impl<T: Element> Ivf<T> {
         let coded = codes.chunks_exact((codes.len() / labels.len().max(1)).max(1));
         let listed = labels.iter().map(|&label| label as usize).zip(coded);
         // Of components near the end of the range it may exceed f32.
-        Ok((trained.mean_distance(dim, by.is_spherical(), listed) as f32).min(f32::MAX))
+        Ok((trained.mean_distance(by.is_spherical(), listed) as f32).min(f32::MAX))
     }
 
     fn drift(&self) -> Option<f64> {
@@ -285,6 +287,6 @@ impl<T: Element> Ivf<T> {
             (first..lists.length(list)).step_by(step).map(move |place| (list, lists.codes(list).get(place)))
         });
         let spherical = self.metric().assigned_by().is_spherical();
-        Some(trained.mean_distance(self.dim(), spherical, measured) / f64::from(self.spread))
+        Some(trained.mean_distance(spherical, measured) / f64::from(self.spread))
     }
 }

@@ -30,10 +30,12 @@ pub(crate) struct Settings {
 impl Settings {
     pub(super) fn check(&self, element: ElementType) -> Result<()> {
         check_dim(self.dim)?;
+        check_dim(self.metric.components(self.dim))?;
         if self.lists == 0 {
             return Err(Error::Zero { what: "lists" });
         }
-        self.metric.check_numbers("metric of an inverted file")?;
+        self.metric.check_element(element)?;
+        self.encoding.check_metric(self.metric)?;
         self.encoding.scheme().check(self.dim, element)
     }
 }

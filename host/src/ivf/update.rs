@@ -321,8 +321,8 @@ impl<T: Element> Ivf<T> {
 impl Trained {
     /// Writes the vector for which a code in a list stands to `to`.
     pub(super) fn restore(&self, list: usize, code: &[u8], to: &mut [f32]) -> Result<()> {
-        let mut vector = vec![0.0; to.len()];
-        self.codec.decode_into(code, &self.centroids[list * to.len()..][..to.len()], &mut vector);
+        let mut vector = vec![0.0; self.dim];
+        self.codec.decode_into(code, &self.centroids[list * self.dim..][..self.dim], &mut vector);
         to.copy_from_slice(&self.codec.restored(vector)?);
         Ok(())
     }

@@ -15,7 +15,9 @@ use crate::{Device, ElementType, Metric, Result};
 /// list, so that all have about the same number of vectors. Ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// Number of components of a vector.
+    /// Number of elements of an added vector: of bytes, if they hold bits.
+    pub(crate) elements: usize,
+    /// Number of components of a centroid, and of a transformed vector.
     pub(crate) dim: usize,
     /// The metric of the index.
     pub(crate) metric: Metric,

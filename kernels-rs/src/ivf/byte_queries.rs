@@ -1,5 +1,6 @@
-//! Queries of bytes for the scan of vectors of bytes ([`crate::ivf::encoding::bytes`]): the factor of their products,
-//! the bound of a score's error, and the shift from a score to a distance. The queries themselves are the operands.
+//! Queries of bytes, or of bits, for the scan of vectors of bytes ([`crate::ivf::encoding::bytes`]): the factor of
+//! their products, the bound of a score's error, and the shift from a score to a distance. The queries themselves are
+//! the operands.
 //!
 //! # Cost
 //! One read of the queries, one warp a query.
@@ -9,7 +10,7 @@ use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
-use crate::product::element::{ByteKey, Element, I8, U8};
+use crate::product::element::{Bits, ExactKey, I8, Row, U8};
 use crate::product::metric::{Metric, normaliser};
 use crate::product::prepare_bytes::row_norm;
 
@@ -21,10 +22,11 @@ const WARPS_PER_BLOCK: u32 = 4;
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(
-    key = ByteKey,
+    key = ExactKey,
     max_threads = 128,
-    ByteKey::U8 => prepare_byte_queries_u8 = prepare::<U8>,
-    ByteKey::I8 => prepare_byte_queries_i8 = prepare::<I8>,
+    ExactKey::U8 => prepare_byte_queries_u8 = prepare::<U8>,
+    ExactKey::I8 => prepare_byte_queries_i8 = prepare::<I8>,
+    ExactKey::Bits => prepare_byte_queries_bits = prepare::<Bits>,
 )]
 pub struct PrepareByteQueries {
     /// `count` queries of `stride` bytes.
@@ -55,7 +57,7 @@ impl PrepareByteQueries {
 /// # Safety
 /// As [`PrepareByteQueries`].
 #[device_inline]
-unsafe fn prepare<E: Element>(launch: PrepareByteQueries) {
+unsafe fn prepare<E: Row>(launch: PrepareByteQueries) {
     let PrepareByteQueries { rows, count, stride, metric, base_norm, factors, errors, shifts } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= count {

@@ -4,7 +4,7 @@
 //! # Problem
 //! The host converts queries on their way to the device. Queries in device memory are converted there, to the same
 //! bits: a component of a normalised vector is f32(x / ‖x‖), where ‖x‖ is the square root of the canonical Σx² and the
-//! division is in f64; a zero vector stays.
+//! division is in f64; a zero vector stays. A bit becomes 0 or 1.
 //!
 //! # Algorithm
 //! One warp for each query. A query that was refused may become NaN, so that a rotation that follows keeps this.
@@ -17,7 +17,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, device_inline, global, kernel, math, thread, unroll, warp};
 
 use crate::product::canonical::squares;
-use crate::product::element::{self, Element, ElementKey};
+use crate::product::element::{self, Element, RowKey};
 
 /// Number of warps in a block of these kernels.
 const WARPS_PER_BLOCK: u32 = 4;
@@ -27,20 +27,21 @@ const WARPS_PER_BLOCK: u32 = 4;
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(
-    key = ElementKey,
+    key = RowKey,
     max_threads = 128,
-    ElementKey::F32 => widen_f32 = widen::<element::F32>,
-    ElementKey::F16 => widen_f16 = widen::<element::F16>,
-    ElementKey::Bf16 => widen_bf16 = widen::<element::Bf16>,
-    ElementKey::U8 => widen_u8 = widen::<element::U8>,
-    ElementKey::I8 => widen_i8 = widen::<element::I8>,
+    RowKey::F32 => widen_f32 = widen::<element::F32>,
+    RowKey::F16 => widen_f16 = widen::<element::F16>,
+    RowKey::Bf16 => widen_bf16 = widen::<element::Bf16>,
+    RowKey::U8 => widen_u8 = widen::<element::U8>,
+    RowKey::I8 => widen_i8 = widen::<element::I8>,
+    RowKey::Bits => widen_bits = widen::<element::Bits>,
 )]
 pub struct WidenQueries {
-    /// `count` rows of `stride` components, of the type of the key.
+    /// `count` rows of `stride` stored units, with the content of the key.
     pub rows: Ptr<u8>,
     /// Number of queries.
     pub count: u32,
-    /// Distance from one row to the next in components: a multiple of 4, zero padded.
+    /// Distance from one row to the next in stored units, components or eight bits: a multiple of 4, zero padded.
     pub stride: u32,
     /// Whether queries are divided by their norms: 0 for no.
     pub normalise: u32,
@@ -48,7 +49,7 @@ pub struct WidenQueries {
     pub refused: Option<Ptr<u32>>,
     /// Room for `count` rows of `to_stride` components.
     pub to: PtrMut<f32>,
-    /// Distance from one row of `to` to the next in components: a multiple of 4, at most `stride`.
+    /// Distance from one row of `to` to the next in components: a multiple of 4, at most those of a row.
     pub to_stride: u32,
 }
 

@@ -24,12 +24,12 @@ pub trait Row: Copy {
     unsafe fn quad(row: *const Self::Stored, at: u32) -> Self::Quad;
 }
 
-/// An element type: each stored unit is a component.
+/// Rows whose components are loaded as f32.
 pub trait Element: Row {
     /// Components 4·`quad` .. 4·`quad` + 4 of the row at `row`.
     ///
     /// # Safety
-    /// The four components are readable, and `row` is aligned to four components.
+    /// The four components are readable, and `row` is aligned to four stored units.
     unsafe fn load4(row: *const Self::Stored, quad: u32) -> [f32; 4];
 }
 
@@ -121,7 +121,8 @@ pub struct U8;
 /// Signed bytes, `i8`.
 #[derive(Clone, Copy)]
 pub struct I8;
-/// Eight components of one bit, 0 or 1, in each byte. Squared L2 is the Hamming distance of such rows.
+/// Eight components of one bit, 0 or 1, in each byte, the lowest bit first. Squared L2 is the Hamming distance of such
+/// rows.
 #[derive(Clone, Copy)]
 pub struct Bits;
 
@@ -218,5 +219,15 @@ impl Row for Bits {
     unsafe fn quad(row: *const u8, at: u32) -> BitsX32 {
         // SAFETY: the four bytes are readable, and aligned, as the caller promises.
         BitsX32(unsafe { global::load_nc(row.wrapping_add(4 * at as usize).cast::<u32>()) })
+    }
+}
+
+impl Element for Bits {
+    #[device_inline]
+    unsafe fn load4(row: *const u8, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises; a byte has two quads.
+        let byte = unsafe { global::load_nc(row.wrapping_add(quad as usize / 2)) } as u32;
+        let bits = byte >> (4 * (quad % 2));
+        [(bits & 1) as f32, (bits >> 1 & 1) as f32, (bits >> 2 & 1) as f32, (bits >> 3 & 1) as f32]
     }
 }

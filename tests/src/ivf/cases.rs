@@ -251,5 +251,24 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             }
         }
     }
+    // Bits, eight in a byte: all shapes, and vectors whose bytes are not spread evenly.
+    for (shapes, size) in [(SMALL_SHAPES, Size::Small), (LARGE_SHAPES, Size::Large)] {
+        for &shape in shapes {
+            add(shape, Metric::Hamming, ElementType::U8, Encoding::Flat, VectorData::Gaussian, size);
+        }
+    }
+    for &data in ALL_DATA {
+        let (small, large) = (shape(19, 300, 9, 4, 20, 3), shape(100, 6_000, 30, 50, 50, 6));
+        add(small, Metric::Hamming, ElementType::U8, Encoding::Flat, data, Size::Small);
+        add(large, Metric::Hamming, ElementType::U8, Encoding::Flat, data, Size::Large);
+    }
+    // Queries that do not fit in shared memory, and lists that many queries probe.
+    for (shape, size) in [
+        (shape(700, 60, 2, 20, 5, 2), Size::Small),
+        (shape(24, 400, 3, 60, 4, 2), Size::Small),
+        (shape(16, 8_000, 100, 600, 10, 67), Size::Large),
+    ] {
+        add(shape, Metric::Hamming, ElementType::U8, Encoding::Flat, VectorData::Gaussian, size);
+    }
     cases
 }

@@ -13,6 +13,8 @@ use crate::reference::{NO_ID, badness, defined, defined_squares, defined_with, w
 pub enum Kept {
     /// The vector as it was added.
     Vector,
+    /// The bits of a vector that was added as bytes.
+    Bits,
     /// The vector as half-precision numbers, which are multiplied by this power of two.
     Half(f32),
     /// One byte for each component.
@@ -33,7 +35,7 @@ pub enum Kept {
 /// The results of training an index.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Number of components of a vector.
+    /// Number of components of a vector, for which centroids have one each: of bits, if those are kept.
     pub dim: usize,
     /// The metric of the index.
     pub metric: Metric,
@@ -58,11 +60,20 @@ fn first_best(values: impl Iterator<Item = f64>) -> usize {
 impl Model {
     /// The metric by which vectors are compared with centroids.
     fn coarse(&self) -> Metric {
-        if self.metric == Metric::L2 { Metric::L2 } else { Metric::InnerProduct }
+        if matches!(self.metric, Metric::L2 | Metric::Hamming) { Metric::L2 } else { Metric::InnerProduct }
+    }
+
+    /// Number of elements of a vector as it is added.
+    pub fn elements(&self) -> usize {
+        if self.kept == Kept::Bits { self.dim / 8 } else { self.dim }
     }
 
     /// Transforms a vector or query for assignment, coding and comparison.
     pub fn transform(&self, x: &[f64]) -> Vec<f64> {
+        if self.kept == Kept::Bits {
+            let bits = |byte: &f64| (0..8).map(|bit| (byte / 2f64.powi(bit)).floor() % 2.0).collect::<Vec<f64>>();
+            return x.iter().flat_map(bits).collect();
+        }
         let mut x = x.to_vec();
         if self.kept != Kept::Vector && self.metric == Metric::Cosine {
             let norm = defined_square(&x).sqrt();
@@ -92,7 +103,7 @@ impl Model {
         let centroid = &self.centroids[list * dim..][..dim];
         let residual: Vec<f32> = x.iter().zip(centroid).map(|(x, c)| *x as f32 - *c as f32).collect();
         let (codebooks, parts) = match &self.kept {
-            Kept::Vector => return x.to_vec(),
+            Kept::Vector | Kept::Bits => return x.to_vec(),
             Kept::Half(unit) => {
                 let half = |x: &f64| half::f16::from_f64(x / f64::from(*unit)).to_f64() * f64::from(*unit);
                 return x.iter().map(half).collect();
@@ -144,6 +155,10 @@ impl Model {
 
     /// The vector that reading a stored vector back returns.
     pub fn read_back(&self, stored: &[f64]) -> Vec<f32> {
+        if self.kept == Kept::Bits {
+            let byte = |bits: &[f64]| bits.iter().rev().fold(0.0, |byte, bit| 2.0 * byte + bit) as f32;
+            return stored.chunks(8).map(byte).collect();
+        }
         let matrix = match &self.rotation {
             None => return stored.iter().map(|&x| x as f32).collect(),
             Some(Rotation::Signs(signs)) => return unmixed(stored.to_vec(), signs),
@@ -299,7 +314,7 @@ impl Contents {
 
     /// Adds rows with the given ids.
     pub fn add(&mut self, rows: &[f64], ids: &[u64]) {
-        for (row, &id) in rows.chunks(self.model.dim).zip(ids) {
+        for (row, &id) in rows.chunks(self.model.elements()).zip(ids) {
             let x = self.model.transform(row);
             let list = self.model.list(&x);
             let stored = self.model.stored(&x, list);
@@ -373,6 +388,20 @@ mod tests {
         assert_eq!(flat.ids(), [1, 3, 7, 9]);
         flat.remove(&[9, 3]);
         assert_eq!(flat.ids(), [1, 7]);
+    }
+
+    #[test]
+    fn bits_found_by_hand() {
+        // One byte a vector. The centroids are near no bits and near the four highest.
+        let centroids = [vec![0.1; 8], vec![0.1, 0.0, 0.0, 0.2, 0.9, 1.0, 0.9, 0.8]].concat();
+        let model = Model { dim: 8, metric: Metric::Hamming, centroids, kept: Kept::Bits, rotation: None };
+        assert_eq!(model.transform(&[0b1010_0001.into()]), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
+        assert_eq!((model.elements(), model.read_back(&model.transform(&[161.0]))), (1, vec![161.0]));
+        let mut contents = Contents::new(model);
+        contents.add(&[0b1.into(), 0b1111_0001.into(), 0b111_0000.into()], &[7, 3, 9]);
+        assert_eq!(contents.lists.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(contents.nearest(&[0b1110_0000.into()], 2, 1, |_| true), [(3, 2.0), (9, 2.0)]);
+        assert_eq!(contents.nearest(&[0.0], 3, 2, |_| true), [(7, 1.0), (9, 3.0), (3, 5.0)]);
     }
 
     #[test]

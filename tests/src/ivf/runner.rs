@@ -72,6 +72,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     let widen = |values: &[f32]| -> Vec<f64> { values.iter().map(|&x| f64::from(x)).collect() };
     let tables = index.code_tables();
     let kept = match index.encoding() {
+        Encoding::Flat if index.metric().compares_bits() => Kept::Bits,
         Encoding::Flat => Kept::Vector,
         Encoding::F16 => Kept::Half(tables[0]),
         Encoding::Scalar8 => {
@@ -83,7 +84,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
         other => panic!("the reference has no encoding {other}"),
     };
     Model {
-        dim: index.dim(),
+        dim: if kept == Kept::Bits { 8 * index.dim() } else { index.dim() },
         metric: index.metric(),
         centroids: widen(index.centroids()),
         kept,
@@ -122,7 +123,10 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(3).seed(seed);
     let mut index = trained_on(trainer, builder, device.clone(), rows)?;
     let model = model(&index);
-    if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
+    if model.centroids.len() != lists * model.dim
+        || !index.is_trained()
+        || model.centroids.iter().any(|c| !c.is_finite())
+    {
         return Err(format!("{} components of centroids", model.centroids.len()));
     }
     let mut contents = Contents::new(model);

@@ -133,9 +133,7 @@ fn draw(seed: u64, device: Device, corners: bool) -> Outcome {
 
 fn of_element<T: Component>(seed: u64, random: &mut Random, device: Device, corners: bool) -> Outcome {
     let kind = seed % 3;
-    // Exact search and graphs have all metrics of the element type.
-    let metrics = if kind != 1 { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS };
-    let (dim, metric) = (1 + random.below(5), random.pick(metrics));
+    let (dim, metric) = (1 + random.below(5), random.pick(Metric::of_element(T::TYPE)));
     let placement: Placement = match random.below(if corners { 4 } else { 8 }) {
         kind @ (0 | 1) => Placement::new(vec![device, device], kind + 1).map_err(text)?,
         _ => device.into(),

@@ -59,8 +59,8 @@ fn drawn<T: Component>(seed: u64, random: &mut Random, device: Device) -> Outcom
         options = options.probes(1 + random.below(8)).beam(1 + random.below(60));
     }
     let case = FiltersCase {
-        // Exact search has all metrics of the element type.
-        metric: random.pick(if seed.is_multiple_of(3) { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS }),
+        // Exact search and inverted files have all metrics of the element type here.
+        metric: random.pick(if seed % 3 < 2 { Metric::of_element(T::TYPE) } else { &Metric::OF_NUMBERS }),
         k: 1 + random.size((shape.n + 2).min(300)),
         form: vectors::form(random, vectors::range(T::TYPE, RANGE)),
         of: (0..shape.nq).map(|_| random.below(filters.len())).collect(),

@@ -93,8 +93,11 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     let mut steps: Vec<Step> = (0..steps).map(|_| step(random, &shape, lists)).collect();
     steps.insert(0, Step::Add(random.below(shape.n + 1)));
     steps.push(search(random, &shape, lists));
+    // Few cases have whole vectors of bytes, so half of these are of bits.
+    let may_be_bits = encoding == Encoding::Flat && T::TYPE == ElementType::U8;
+    let of_bits = may_be_bits && random.once_in(2);
     let case = IvfCase {
-        metric: random.pick(&Metric::OF_NUMBERS),
+        metric: if of_bits { Metric::Hamming } else { random.pick(&Metric::OF_NUMBERS) },
         encoding,
         shape,
         lists,

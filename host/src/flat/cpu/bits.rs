@@ -11,11 +11,10 @@ use super::among::Among;
 use super::group::{Collected, Comparison, GroupTile, Rows, ScanPlan};
 use crate::device::open::describe_cpu;
 use crate::flat::backend::{FlatBackend, runs_of};
-use crate::product::cpu::bits::BitCount;
+use crate::product::cpu::bits::{BitCount, offer};
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Candidates, Judge};
 use crate::product::cpu::collect::{Ball, Collect, Collecting};
-use crate::product::cpu::panels::Survivors;
 use crate::product::cpu::{DEFAULT_BUDGET, tile_rows};
 use crate::search_options::SearchRequest;
 use crate::simd::{Isa, fetched_ahead, prefetch};
@@ -206,20 +205,6 @@ impl Comparison for Counted<'_> {
 
     fn judge(&self, query: usize) -> impl Judge {
         PairJudge { index: self.index, query: self.query(query), bound: &self.bounds[query] }
-    }
-}
-
-/// Gives the rows of a tile whose distance from a query passes its threshold to `to`. The first row has the id `first`.
-fn offer(query: usize, distances: &[u64], first: u32, to: &mut impl Survivors) {
-    let (mut threshold, error) = to.threshold(query);
-    for (id, &distance) in (first..).zip(distances) {
-        let distance = distance as f32;
-        if distance <= threshold
-            && to.accepts(id)
-            && let Some(lower) = to.take(query, id, distance, error)
-        {
-            threshold = lower;
-        }
     }
 }
 

@@ -6,17 +6,19 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::job::{Job, RowScratch};
-use super::judge::PairJudge;
+use super::judge::{PairJudge, Query};
 use super::tables::{self, Tables};
 use crate::Result;
 use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::pq::ProductQuantizer;
+use crate::product::cpu::bits::{BitCount, offer};
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, Limit, TOGETHER};
 use crate::product::cpu::collect::{Collect, CollectedTile, Collecting, merged};
 use crate::product::cpu::panels::Panels;
 use crate::product::cpu::scan::{MAX_PANEL, Tile};
 use crate::product::cpu::{BLOCK, Queries, tile_rows};
+use crate::vectors::bits_together;
 
 /// Number of rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
@@ -26,8 +28,10 @@ const PACKED: usize = 1 << 17;
 /// The queries of a group, and their pairs with lists.
 pub(super) struct Group {
     queries: Queries,
-    /// x' of every query (see [`crate::product::cpu::bound`]), row-major.
+    /// x' of every query (see [`crate::product::cpu::bound`]), row-major. Empty for queries of bits.
     factored: Vec<f32>,
+    /// Queries of bits, row-major.
+    bits: Vec<u8>,
     /// The parts of lists that are scanned by lookup tables, query after query.
     pieces: Vec<Piece>,
     /// The start of each unit of work in `pieces`, and the end of the last unit. The pieces of a unit are for one
@@ -44,10 +48,14 @@ pub(super) struct Group {
 impl Group {
     /// Groups whole `queries`; `lists` holds the `probes` lists of each query, nearest first.
     pub(super) fn new(job: &Job<'_>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
-        let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
-        let mut factored = vec![0.0; queries.len() * job.view.dim];
-        factored.par_chunks_exact_mut(job.view.dim).with_min_len(256).enumerate().for_each(|(query, to)| {
-            to.iter_mut().zip(queries.factored(query, 0..job.view.dim)).for_each(|(to, x)| *to = x);
+        let (dim, bits) = (job.view.dim, job.count.map_or(Vec::new(), |_| bits_together(queries)));
+        let (queries, factors) = match job.count {
+            Some(_) => (Queries::of_bits(queries.len() / dim), 0),
+            None => (Queries::new(job.isa, job.metric, dim, queries), queries.len()),
+        };
+        let mut factored = vec![0.0; factors];
+        factored.par_chunks_exact_mut(dim).with_min_len(256).enumerate().for_each(|(query, to)| {
+            to.iter_mut().zip(queries.factored(query, 0..dim)).for_each(|(to, x)| *to = x);
         });
         let few = job.view.codec.quantizer().map_or(0, tables::few) as u32;
         let mut counts = vec![0u32; job.view.list_count()];
@@ -92,7 +100,7 @@ impl Group {
                 units.push(pieces.len() as u32);
             }
         }
-        Group { queries, factored, pieces, units, lists: order, starts, members }
+        Group { queries, factored, bits, pieces, units, lists: order, starts, members }
     }
 
     /// Scans the lists with `workers` workers. Returns the results of each query's collector, which `collect` makes.
@@ -119,6 +127,7 @@ impl Group {
                 judged: Vec::new(),
                 tables: Tables::default(),
                 numbers: Vec::new(),
+                distances: Vec::new(),
             };
             if let Some(quantizer) = job.view.codec.quantizer() {
                 while let Some(unit) = self.unit(next_unit.fetch_add(1, Ordering::Relaxed)) {
@@ -126,7 +135,10 @@ impl Group {
                 }
             }
             while let Some(&(at, row)) = runs.get(next_run.fetch_add(1, Ordering::Relaxed)) {
-                worker.scan(at, row);
+                match job.count {
+                    None => worker.scan(at, row),
+                    Some(by) => worker.count(at, row, by),
+                }
             }
             worker.found
         };
@@ -150,8 +162,22 @@ impl Group {
     }
 
     fn judge<'a>(&'a self, job: &'a Job<'a>, query: usize, scratch: &'a mut Vec<f32>) -> PairJudge<'a> {
-        let query = (self.queries.wide(query), self.queries.squares[query], &self.queries.bounds[query]);
-        PairJudge::new(job, query, scratch)
+        let of = match job.count {
+            None => Query::Numbers(self.queries.wide(query), self.queries.squares[query]),
+            Some(by) => Query::Bits(self.bits_of(job, query), by),
+        };
+        PairJudge::new(job, (of, &self.queries.bounds[query]), scratch)
+    }
+
+    /// The bits of a query.
+    fn bits_of(&self, job: &Job<'_>, query: usize) -> &[u8] {
+        let bytes = job.view.elements;
+        &self.bits[query * bytes..][..bytes]
+    }
+
+    /// The queries that probe the list at place `at`.
+    fn members(&self, at: usize) -> &[u32] {
+        &self.members[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
 }
 
@@ -178,6 +204,8 @@ struct Worker<'a, C> {
     judged: Vec<f32>,
     tables: Tables,
     numbers: Vec<u8>,
+    /// The distances of a tile from a query.
+    distances: Vec<u64>,
 }
 
 impl<C: Collect> Worker<'_, C> {
@@ -186,7 +214,7 @@ impl<C: Collect> Worker<'_, C> {
         let (job, group) = (self.job, self.group);
         let dim = job.view.dim;
         let list = group.lists[at] as usize;
-        let members = &group.members[group.starts[at] as usize..group.starts[at + 1] as usize];
+        let members = group.members(at);
         let last = (first + RUN).min(job.view.length(list));
         let together = (PACKED / dim / MAX_PANEL).max(1) * MAX_PANEL;
         for members in members.chunks(together) {
@@ -195,6 +223,34 @@ impl<C: Collect> Worker<'_, C> {
             });
             for start in (first..last).step_by(tile_rows(dim)) {
                 self.scan_tile(list, start..(start + tile_rows(dim)).min(last), members);
+            }
+        }
+    }
+
+    /// As [`scan`](Self::scan), of vectors of bits: counts the bits in which they differ from a query.
+    fn count(&mut self, at: usize, first: usize, by: BitCount) {
+        let Worker { job, group, limits, found, rows: scratch, judged, distances, .. } = self;
+        let (job, group) = (*job, *group);
+        let (list, members, tile) = (group.lists[at] as usize, group.members(at), tile_rows(job.view.elements));
+        let (first_id, last) = (job.image.range(list).start, (first + RUN).min(job.view.length(list)));
+        for start in (first..last).step_by(tile) {
+            let rows = start..(start + tile).min(last);
+            distances.resize(rows.len(), 0);
+            let codes = job.view.codes(list).part(rows).slice(&mut scratch.codes);
+            let tile = ListTile {
+                job,
+                group,
+                members,
+                largest: 0.0,
+                whole: true,
+                judged,
+                first: first_id,
+                ranks: job.view.ranks(list),
+            };
+            let mut to = Collecting { bounds: &group.queries.bounds, limits, found, tile };
+            for (packed, &query) in members.iter().enumerate() {
+                by.differences(group.bits_of(job, query as usize), codes, distances);
+                offer(packed, distances, first_id + start as u32, &mut to);
             }
         }
     }
@@ -296,7 +352,7 @@ impl CollectedTile for ListTile<'_> {
     }
 
     fn error(&self, bound: &QueryBound) -> f64 {
-        bound.error_or_exact(self.largest, self.whole)
+        if self.job.count.is_some() { 0.0 } else { bound.error_or_exact(self.largest, self.whole) }
     }
 
     fn accepts(&self, id: u32) -> bool {

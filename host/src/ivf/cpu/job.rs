@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::flat::cpu::FlatCpu;
 use crate::ivf::view::View;
+use crate::product::cpu::bits::BitCount;
 use crate::product::cpu::bound::{self, all_whole, largest_norm};
 use crate::product::cpu::{BLOCK, canonical_square, exact};
 use crate::simd::Isa;
@@ -75,6 +76,8 @@ pub(super) struct Job<'a> {
     pub(super) isa: Isa,
     /// The metric of [`View`].
     pub(super) metric: Metric,
+    /// How bits are counted, if vectors are of bits. Then they are compared as bytes, and have no norms.
+    pub(super) count: Option<BitCount>,
     pub(super) filter: Option<&'a Bitset>,
 }
 
@@ -87,7 +90,14 @@ pub(super) struct RowScratch {
     decoded: Vec<f32>,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A search of these vectors.
+    pub(super) fn new(view: &'a View<'a>, image: &'a Image, isa: Isa, filter: Option<&'a Bitset>) -> Self {
+        let by = if isa == Isa::Portable { BitCount::Portable } else { BitCount::detect() };
+        let count = view.metric.compares_bits().then_some(by);
+        Job { view, image, isa, metric: view.metric, count, filter }
+    }
+
     /// Rows of a list as f32 for comparison; all rows except f32 vectors in one place are copied into `scratch`.
     pub(super) fn rows<'s>(&'s self, list: usize, rows: Range<usize>, scratch: &'s mut RowScratch) -> &'s [f32] {
         let (dim, count) = (self.view.dim, rows.len());

@@ -3,17 +3,26 @@
 use super::job::Job;
 use crate::ElementType;
 use crate::ivf::lists::CodeRows;
+use crate::product::cpu::bits::BitCount;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;
 use crate::simd;
 
+/// A query as vectors are compared with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Query<'a> {
+    /// The components of a query as f64, and Σx².
+    Numbers(&'a [f64], f64),
+    /// The bits of a query, and the instructions that count those in which a vector differs.
+    Bits(&'a [u8], BitCount),
+}
+
 /// Computes canonical distances of one query from vectors, which are given by location.
 pub(super) struct PairJudge<'a> {
     job: &'a Job<'a>,
-    query: &'a [f64],
+    query: Query<'a>,
     bound: &'a QueryBound,
-    square: f64,
     /// Whether codes are f32 vectors, which are read without a copy. Through the codec, a search for 100 neighbours
     /// takes a seventh longer.
     in_place: bool,
@@ -57,43 +66,52 @@ impl<'a> Place<'a> {
 }
 
 impl<'a> PairJudge<'a> {
-    /// Takes a query as f64, with Σx² and the query's bound.
+    /// Takes a query, and its bound.
     pub(super) fn new(
         job: &'a Job<'a>,
-        (query, square, bound): (&'a [f64], f64, &'a QueryBound),
+        (query, bound): (Query<'a>, &'a QueryBound),
         scratch: &'a mut Vec<f32>,
     ) -> Self {
         let in_place = job.view.codec.in_place() && job.view.element == ElementType::F32;
         let [here, ahead, ranked] = [(); 3].map(|()| Place::default());
-        PairJudge { job, query, bound, square, in_place, here, ahead, ranked, scratch }
+        PairJudge { job, query, bound, in_place, here, ahead, ranked, scratch }
     }
 
-    fn distance(&self, list: usize, place: usize, row: &[f32]) -> f32 {
+    /// The distance of a vector at a place of a list, given as f32.
+    fn distance(&self, query: (&[f64], f64), (list, place): (usize, usize), row: &[f32]) -> f32 {
         let job = self.job;
-        exact::distance(job.isa, job.metric, (self.query, self.square), row, || job.norms(list).squares[place])
+        exact::distance(job.isa, job.metric, query, row, || job.norms(list).squares[place])
     }
 }
 
 impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job, id);
+        let (query, square) = match self.query {
+            Query::Numbers(query, square) => (query, square),
+            Query::Bits(query, by) => return by.difference(query, self.here.codes.get(place)) as f32,
+        };
+        let (query, at) = ((query, square), (list, place));
         if self.in_place {
-            return self.distance(list, place, bytemuck::cast_slice(self.here.codes.get(place)));
+            return self.distance(query, at, bytemuck::cast_slice(self.here.codes.get(place)));
         }
         let mut row = std::mem::take(self.scratch);
         let (view, dim) = (self.job.view, self.job.view.dim);
         let centroid = &view.centroids[list * dim..][..dim];
-        let distance = self.distance(list, place, view.codec.decode(self.here.codes.get(place), centroid, 1, &mut row));
+        let distance = self.distance(query, at, view.codec.decode(self.here.codes.get(place), centroid, 1, &mut row));
         *self.scratch = row;
         distance
     }
 
     fn canonicals(&mut self, ids: &[u32], to: &mut [f32]) {
         let (job, dim) = (self.job, self.job.view.dim);
-        if job.view.codec.in_place() {
-            ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
-            return;
-        }
+        let (query, square) = match self.query {
+            Query::Numbers(query, square) if !job.view.codec.in_place() => (query, square),
+            _ => {
+                ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
+                return;
+            }
+        };
         // All codes are decoded before the first row is read: a load of several short stores waits until they are in
         // the cache.
         let mut rows = std::mem::take(self.scratch);
@@ -105,8 +123,8 @@ impl Judge for PairJudge<'_> {
             job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
             *at = (list, place);
         }
-        for ((to, row), (list, place)) in to.iter_mut().zip(rows.chunks_exact(dim)).zip(places) {
-            *to = self.distance(list, place, row);
+        for ((to, row), at) in to.iter_mut().zip(rows.chunks_exact(dim)).zip(places) {
+            *to = self.distance((query, square), at, row);
         }
         *self.scratch = rows;
     }

@@ -28,6 +28,8 @@
 //! A candidate is identified by its location until it is judged, and then by its rank, the order of ids. The location
 //! of a vector is its number in the order of the lists. Range search is the same with a constant limit.
 //!
+//! Vectors of bits are scanned as bytes: the distance of each is counted ([`crate::product::cpu::bits`]), and exact.
+//!
 //! Scores and bounds need norms of vectors. They are computed when a list is first scanned, and kept until the list
 //! changes: 4 bytes for each vector under squared L2, 12 under cosine. The first search after a change keeps those of
 //! the other lists: O(lists).
@@ -158,7 +160,7 @@ impl IvfCpu {
     ) -> Result<Vec<Vec<u64>>> {
         let image = self.image(view)?;
         view.directory();
-        let job = Job { view, image: &image, isa: self.isa, metric: view.metric, filter: request.filter };
+        let job = Job::new(view, &image, self.isa, request.filter);
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
         let count = queries.len() / dim;
         // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its

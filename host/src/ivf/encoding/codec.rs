@@ -178,6 +178,8 @@ impl Training<'_, '_> {
 /// The result of training.
 #[derive(Debug, Clone)]
 pub(crate) struct Trained {
+    /// Number of components of a centroid, and of a transformed vector: a component for each bit of vectors of bits.
+    pub(crate) dim: usize,
     /// Row-major, lists × dim; in rotated space if the codec rotates.
     pub(crate) centroids: Vec<f32>,
     pub(crate) codec: Arc<dyn Codec>,
@@ -201,6 +203,11 @@ pub(crate) trait Codec: Debug + Send + Sync {
     /// The work of a device that has the centroids: lists, and also codes if the encoding has kernels for them.
     fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
         Ok(DeviceCoder::Lists(Box::new(assigner)))
+    }
+
+    /// Whether a coder of a device transforms the rows that it generates.
+    fn codes_generated(&self) -> bool {
+        self.turn().is_none()
     }
 
     /// The codes of transformed rows, one after the other. Not called if codes are [`in_place`](Self::in_place).
@@ -293,11 +300,12 @@ impl DeviceCoder {
 
 /// Finds lists and codes of transformed vectors on a device.
 pub(crate) trait ListCoder: Send + Sync {
-    /// Writes the list and the code of each of `rows`. `labels` has one element for each row. The copy to the device
-    /// checks the rows.
+    /// Writes the list and the code of each of `rows`: transformed ones, or those of a generator as they come. `labels`
+    /// has one element for each row. The copy to the device checks the rows.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite), with any place; errors of the device.
+    /// [`Error::NotFinite`](crate::Error::NotFinite), with any place; [`Error::Overflow`](crate::Error::Overflow) for a
+    /// row that no code can hold; errors of the device.
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
 
     /// Bytes of device memory, with the scratch that calls have left.

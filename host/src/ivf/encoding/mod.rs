@@ -42,7 +42,7 @@ pub(crate) use self::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme, Tra
 use self::flat::Flat;
 use self::pq::PqScheme;
 use crate::serialised::serialised_as_text;
-use crate::{Result, UnknownName};
+use crate::{Error, Metric, Result, UnknownName};
 
 /// The representation of each vector in an inverted file.
 ///
@@ -70,7 +70,7 @@ use crate::{Result, UnknownName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// The vector as it was added: dim elements.
+    /// The vector as it was added: dim elements. The only encoding of vectors of bits ([`Metric::Hamming`]).
     #[default]
     Flat,
     /// A product-quantizer code of the residual, which is the vector minus its list's centroid: ⌈sub_quantizers · bits
@@ -143,6 +143,18 @@ impl Encoding {
     /// The name on the command line and in reports, without parameters: `flat`, `pq`, ...
     pub fn name(self) -> &'static str {
         self.scheme().name()
+    }
+
+    /// Checks that the encoding can be of an index with this metric.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: codes are of numbers, and bits are kept as they are.
+    pub(crate) fn check_metric(self, metric: Metric) -> Result<()> {
+        if !metric.compares_bits() || self == Encoding::Flat {
+            return Ok(());
+        }
+        let (expected, actual) = (Encoding::Flat.name(), self.name());
+        Err(Error::Mismatch { what: "encoding for metric hamming", expected, actual })
     }
 
     /// The encodings that have no parameters.

@@ -1,7 +1,8 @@
 //! Inverted files of FAISS, as `faiss.write_index` writes them and `faiss.read_index` reads them (1.15.1;
 //! faiss/impl/index_write.cpp).
 //!
-//! [`crate::io::faiss`] has vectors, headers and IndexFlat.
+//! [`crate::io::faiss`] has vectors, headers, IndexFlat and IndexBinaryFlat. Files of bits are those of
+//! `faiss.write_index_binary` and `faiss.read_index_binary`.
 //!
 //! ```text
 //! with a rotation: IxPT, header, i32 1, LTra, u8 0, vector of f32: the matrix, vector of f32: nothing,
@@ -12,6 +13,9 @@
 //! IwPQ: u8 1 (residuals), u64 bytes of a code, u64 dimension, u64 sub-quantizers, u64 bits, vector of f32: the codebooks
 //! IwSq: i32 type, i32 0, f32 0, u64 dimension, u64 bytes of a code, vector of f32: least values and ranges,
 //!       u64 bytes of a code, u8 whether codes are of residuals
+//!
+//! bits: IBwF, header of bits, u64 lists, u64 probes, IndexBinaryFlat: the centroids, u8 0, vector of u64: nothing
+//!
 //! ilar, u64 lists, u64 bytes of a code
 //! full, vector of u64: the length of each list; or sprs, vector of u64: number and length of lists that have vectors
 //! for each list: codes, i64 ids
@@ -25,6 +29,10 @@
 //! | [`Encoding::Scalar8`] | IndexIVFScalarQuantizer, type 0 (QT_8bit), of residuals or of vectors | code c stands for least + c · step here and for v + (c + ½) / 255 · range there, so v = least − step / 2 and range = 255 · step, rounded to f32 |
 //! | [`Encoding::F16`] with a scale of 1 | IndexIVFScalarQuantizer, type 4 (QT_fp16), of vectors | FAISS has no scale |
 //!
+//! An index of bits is an IndexBinaryIVF. Its centroids are of bits, and ours are shares of ones, so the centroids in a
+//! file are those in which most vectors of a list agree, and FAISS may probe other lists than we do. The vectors stay
+//! in their lists. A file's centroids are ours as they are.
+//!
 //! Under cosine whole vectors are divided by their norms, and the metric is the inner product, as in HNSW files. Codes
 //! do not map: FAISS does not divide by the norms of decoded vectors. As inner products, codes of 12 bytes for 24
 //! components found .75 of the ten nearest and here .86, and as squared L2, .857 (4 of 32 lists, 8,000 vectors in 60
@@ -36,7 +44,10 @@ use std::path::Path;
 
 use super::checked;
 use crate::error::FileDefect;
-use crate::io::faiss::{Head, check_greatest_id, check_ids, check_metric, length, number, vector, vector_of};
+use crate::io::faiss::{
+    BitsHead, FLAT_OF_BITS, Head, check_bytes_of_bits, check_greatest_id, check_ids, check_metric, length, number,
+    vector, vector_of,
+};
 use crate::io::fields::{Fields, copied, room, values};
 use crate::io::{Open, open, replace};
 use crate::ivf::encoding::scalar8;
@@ -44,13 +55,14 @@ use crate::ivf::encoding::{Clamped, FileParts, finite, to_f32};
 use crate::ivf::lists::Bytes;
 use crate::ivf::{Encoding, Ivf, IvfIndex, IvfIndexBuilder, Lists, Trained};
 use crate::parallel::{Loop, ParallelSlice};
-use crate::vectors::VectorSlice;
+use crate::vectors::{VectorSlice, bits_apart, bits_together};
 use crate::{Element, ElementType, Error, Index, Metric, Result};
 
 const PRE_TRANSFORM: &[u8; 4] = b"IxPT";
 const ROTATION: &[u8; 4] = b"LTra";
 /// A random rotation of FAISS, with the same fields.
 const RANDOM_ROTATION: &[u8; 4] = b"rrot";
+const BITS: &[u8; 4] = b"IBwF";
 const FLAT: &[u8; 4] = b"IwFl";
 const PQ: &[u8; 4] = b"IwPQ";
 const SCALAR: &[u8; 4] = b"IwSq";
@@ -65,9 +77,9 @@ const QT_FP16: i32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaissInfo {
-    /// Number of components of a vector.
+    /// Number of components of a vector; of bits, of bytes.
     pub dim: usize,
-    /// [`Metric::L2`] or [`Metric::InnerProduct`].
+    /// [`Metric::L2`] or [`Metric::InnerProduct`]; [`Metric::Hamming`] for a file of bits, whose vectors are of u8.
     pub metric: Metric,
     /// Number of vectors.
     pub vectors: u64,
@@ -102,6 +114,7 @@ impl<T: Element> IvfIndex<T> {
     /// | encoding | index of FAISS |
     /// |---|---|
     /// | [`Encoding::Flat`] | `IndexIVFFlat`; other elements are widened to f32 |
+    /// | [`Encoding::Flat`] of bits ([`Metric::Hamming`]) | `IndexBinaryIVF` (`faiss.read_index_binary`) |
     /// | [`Encoding::Pq`] | `IndexIVFPQ`, with a rotation inside of an `IndexPreTransform` |
     /// | [`Encoding::Scalar8`] | `IndexIVFScalarQuantizer` (`QT_8bit`, of residuals or of vectors) |
     /// | [`Encoding::F16`] | `IndexIVFScalarQuantizer` (`QT_fp16`, of vectors), if halves are not scaled |
@@ -111,13 +124,16 @@ impl<T: Element> IvfIndex<T> {
     /// FAISS needs queries of norm 1. Codes under cosine are refused, because FAISS does not divide by the norms of
     /// decoded vectors. An index for [`Metric::L2`] of vectors of norm 1 has the order of cosines.
     ///
+    /// Centroids of FAISS's bits are bits: those that most vectors of a list have. So FAISS may probe other lists than
+    /// a search here, with about the same recall.
+    ///
     /// O(bytes). A file that exists is replaced once the new one is complete.
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Mismatch`] for codes under cosine, and for an encoding that FAISS does not have;
-    /// [`Error::OutOfRange`] for an id above 2⁶³ − 1, or halves with a scale, which vectors below 1 have;
-    /// [`Error::Overflow`] if f32 does not hold the range of a component of what is coded; [`Error::Io`];
-    /// [`Error::OutOfHostMemory`].
+    /// [`Error::NotTrained`]; [`Error::TooMany`] above 2²⁸ − 1 bytes of bits; [`Error::Mismatch`] for codes under
+    /// cosine, and for an encoding that FAISS does not have; [`Error::OutOfRange`] for an id above 2⁶³ − 1, or halves
+    /// with a scale, which vectors below 1 have; [`Error::Overflow`] if f32 does not hold the range of a component of
+    /// what is coded; [`Error::Io`]; [`Error::OutOfHostMemory`].
     pub fn save_faiss(&self, path: impl AsRef<Path>) -> Result<()> {
         let trained =
             self.kind.trained().filter(|_| self.is_trained()).ok_or(Error::NotTrained { call: "save_faiss" })?;
@@ -144,9 +160,18 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::Overflow { derived: "range of a component", row: 0, column: at % self.dim() });
         }
         check_greatest_id(self.kind.lists.greatest_id())?;
+        let of_bits = self.metric().compares_bits();
+        if of_bits {
+            check_bytes_of_bits(self.dim())?;
+        }
         replace(path.as_ref(), |file| {
             let mut out = BufWriter::new(file);
-            write(self, *word, trained, &mut out)?;
+            if of_bits {
+                write_bits(self, trained, &mut out)?;
+            } else {
+                write(self, *word, trained, &mut out)?;
+            }
+            write_lists(self, &mut out)?;
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         })
     }
@@ -161,19 +186,36 @@ impl IvfIndexBuilder<f32> {
     /// squared L2 if the metric is the inner product, where FAISS uses the inner product for that as well.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if it is no inverted file of FAISS, is damaged, or has what no index of this
-    /// library has: another quantizer than `IndexFlat`, a direct map, lists in another file, codes by other quantizers,
-    /// `QT_fp16` of residuals, another transform than one rotation of the same dimension,
-    /// negative or equal ids, values that are not finite. [`Error::WrongDimension`]; [`Error::Mismatch`] for another
-    /// metric; errors of opening the device.
+    /// [`Error::Io`]; [`Error::BadFile`] if it is no inverted file of FAISS, is damaged, or has what no index of f32 of
+    /// this library has: bits, another quantizer than `IndexFlat`, a direct map, lists in another file, codes by other
+    /// quantizers, `QT_fp16` of residuals, another transform than one rotation of the same dimension, negative or equal
+    /// ids, values that are not finite. [`Error::WrongDimension`]; [`Error::Mismatch`] for another metric; errors of
+    /// opening the device.
     pub fn load_faiss(self, path: impl AsRef<Path>, how: Open) -> Result<IvfIndex<f32>> {
-        let path = path.as_ref();
+        self.load_parsed(path.as_ref(), how)
+    }
+}
+
+impl IvfIndexBuilder<u8> {
+    /// As for f32, of bits: an `IndexBinaryIVF` with an `IndexBinaryFlat` as quantizer, which FAISS
+    /// (`faiss.write_index_binary`) or [`IvfIndex::save_faiss`] wrote. The metric becomes [`Metric::Hamming`].
+    /// [`FaissInfo::read`] tells the bytes of a vector.
+    ///
+    /// # Errors
+    /// As for f32.
+    pub fn load_faiss(self, path: impl AsRef<Path>, how: Open) -> Result<IvfIndex<u8>> {
+        self.metric(Metric::Hamming).load_parsed(path.as_ref(), how)
+    }
+}
+
+impl<T: Element> IvfIndexBuilder<T> {
+    fn load_parsed(self, path: &Path, how: Open) -> Result<IvfIndex<T>> {
         let bytes = open(path, how)?;
         let parsed = parse(bytes.as_deref().map_or(&[], |bytes| bytes));
         self.build_parsed(parsed.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?)
     }
 
-    pub(super) fn build_parsed(mut self, parsed: Parsed) -> Result<IvfIndex<f32>> {
+    pub(super) fn build_parsed(mut self, parsed: Parsed) -> Result<IvfIndex<T>> {
         let Parsed { info, trained, lists } = parsed;
         if info.dim != self.settings.dim {
             return Err(Error::WrongDimension { expected: self.settings.dim, actual: info.dim });
@@ -239,6 +281,15 @@ fn write<T: Element>(index: &IvfIndex<T>, word: [u8; 4], trained: &Trained, out:
         }
     }
 
+    Ok(())
+}
+
+/// Writes the lists, which follow the rest.
+fn write_lists<T: Element>(index: &IvfIndex<T>, out: &mut impl Write) -> io::Result<()> {
+    let (lists, encoding, dim) = (&*index.kind.lists, index.encoding(), index.dim());
+    let widens = encoding == Encoding::Flat && !index.metric().compares_bits();
+    let element = if widens { ElementType::F32 } else { T::TYPE };
+    let code_bytes = encoding.scheme().code_bytes(dim, element);
     out.write_all(LISTS)?;
     length(lists.count(), out)?;
     length(code_bytes, out)?;
@@ -247,7 +298,7 @@ fn write<T: Element>(index: &IvfIndex<T>, word: [u8; 4], trained: &Trained, out:
     (0..lists.count()).try_for_each(|list| length(lists.ids(list).len(), out))?;
     for list in 0..lists.count() {
         for run in lists.codes(list).runs() {
-            if encoding == Encoding::Flat {
+            if widens {
                 let rows = VectorSlice::of_bytes(T::TYPE, dim, run);
                 let wide = to_f32(rows, index.metric().divides_by_norms()).map_err(io::Error::other)?;
                 out.write_all(bytemuck::cast_slice(&wide))?;
@@ -258,6 +309,19 @@ fn write<T: Element>(index: &IvfIndex<T>, word: [u8; 4], trained: &Trained, out:
         out.write_all(bytemuck::cast_slice(lists.ids(list)))?;
     }
     Ok(())
+}
+
+/// Writes a trained index of bits, except its lists.
+fn write_bits<T: Element>(index: &IvfIndex<T>, trained: &Trained, out: &mut impl Write) -> io::Result<()> {
+    let lists = index.kind.lists.count();
+    let head = BitsHead { word: *BITS, dim: index.dim(), len: index.len() };
+    head.write(out)?;
+    length(lists, out)?;
+    length(index.probes(), out)?;
+    let most: Vec<f32> = trained.centroids.iter().map(|share| share.round()).collect();
+    BitsHead { len: lists, ..head }.write_flat(&bits_together(&most), out)?;
+    number(0u8, out)?;
+    length(0, out)
 }
 
 /// FAISS's least values and ranges of the components for our least values and steps; nothing for nothing.
@@ -278,6 +342,7 @@ fn tables(trained: &[f32]) -> Vec<f32> {
 /// A file before its lists.
 struct Start<'a> {
     info: FaissInfo,
+    /// Components of f32, or bytes of bits.
     centroids: &'a [u8],
     codebooks: Vec<f32>,
     rotation: Vec<f32>,
@@ -287,7 +352,11 @@ struct Start<'a> {
 
 impl<'a> Start<'a> {
     fn read(fields: &mut Fields<'a>) -> Result<Self, FileDefect> {
-        let first = Head::read(fields)?;
+        let word = fields.get()?;
+        if &word == BITS {
+            return Start::of_bits(BitsHead::after(word, fields)?, fields);
+        }
+        let first = Head::after(word, fields)?;
         let is_rotated = &first.word == PRE_TRANSFORM;
         let rotation = if is_rotated { read_rotation(fields, first.dim)? } else { Vec::new() };
         let head = if is_rotated { Head::read(fields)?.within(&first)? } else { first };
@@ -297,14 +366,9 @@ impl<'a> Start<'a> {
         if is_rotated && &head.word != PQ {
             return Err(FileDefect::BadHeader("a transform of FAISS that is not for an IndexIVFPQ"));
         }
-        let (lists, probes) = (fields.size()?, fields.size()?);
-        if lists == 0 || probes == 0 {
-            return Err(FileDefect::Inconsistent("0 lists or 0 probes"));
-        }
+        let (lists, probes) = read_lists_and_probes(fields)?;
         let centroids = Head { len: lists, ..head }.read_flat(fields)?;
-        if fields.get::<u8>()? != 0 || fields.size()? != 0 {
-            return Err(FileDefect::BadHeader("a direct map of FAISS"));
-        }
+        check_no_map(fields)?;
         let (encoding, codebooks, form) = match &head.word {
             PQ => read_pq(fields, head.dim, is_rotated)?,
             SCALAR => read_scalar(fields, head.dim)?,
@@ -313,6 +377,37 @@ impl<'a> Start<'a> {
         let info = FaissInfo { dim: head.dim, metric: head.metric, vectors: head.len as u64, lists, probes, encoding };
         Ok(Start { info, centroids, codebooks, rotation, form })
     }
+
+    /// Reads what follows the header of a file of bits.
+    fn of_bits(head: BitsHead, fields: &mut Fields<'a>) -> Result<Self, FileDefect> {
+        let (lists, probes) = read_lists_and_probes(fields)?;
+        let inner = BitsHead::after(fields.get()?, fields)?.within(&BitsHead { len: lists, ..head })?;
+        if &inner.word != FLAT_OF_BITS {
+            return Err(FileDefect::BadHeader("centroids of FAISS that are no IndexBinaryFlat"));
+        }
+        let centroids = inner.rows(fields)?;
+        check_no_map(fields)?;
+        let (dim, vectors) = (head.dim, head.len as u64);
+        let info = FaissInfo { dim, metric: Metric::Hamming, vectors, lists, probes, encoding: Encoding::Flat };
+        Ok(Start { info, centroids, codebooks: Vec::new(), rotation: Vec::new(), form: 0 })
+    }
+}
+
+/// Reads the numbers of lists and of probes.
+fn read_lists_and_probes(fields: &mut Fields<'_>) -> Result<(usize, usize), FileDefect> {
+    let (lists, probes) = (fields.size()?, fields.size()?);
+    if lists == 0 || probes == 0 {
+        return Err(FileDefect::Inconsistent("0 lists or 0 probes"));
+    }
+    Ok((lists, probes))
+}
+
+/// Reads the map from ids to places, and checks that there is none.
+fn check_no_map(fields: &mut Fields<'_>) -> Result<(), FileDefect> {
+    if fields.get::<u8>()? != 0 || fields.size()? != 0 {
+        return Err(FileDefect::BadHeader("a direct map of FAISS"));
+    }
+    Ok(())
 }
 
 /// Reads the transforms, of which there is one, a rotation of `dim` components.
@@ -416,24 +511,25 @@ pub(super) struct Parsed {
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let mut fields = Fields::new(bytes);
     let Start { info, centroids, codebooks, rotation, form } = Start::read(&mut fields)?;
-    let code_bytes = info.encoding.scheme().code_bytes(info.dim, ElementType::F32);
+    let of_bits = info.metric.compares_bits();
+    let element = if of_bits { ElementType::U8 } else { ElementType::F32 };
+    let code_bytes = info.encoding.scheme().code_bytes(info.dim, element);
     let lists = read_lists(&mut fields, &info, code_bytes)?;
     fields.finish()?;
 
-    let parts = FileParts {
-        dim: info.dim,
-        element: ElementType::F32,
-        metric: info.metric,
-        codebooks: &codebooks,
-        rotation: &rotation,
-        form,
-    };
+    let parts =
+        FileParts { dim: info.dim, element, metric: info.metric, codebooks: &codebooks, rotation: &rotation, form };
     let codec = info.encoding.scheme().codec(parts).map_err(FileDefect::Inconsistent)?;
-    let trained = Trained { centroids: finite_values(centroids, "a centroid is not finite")?, codec };
+    let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
+    let centroids = match of_bits {
+        true => bits_apart(centroids).map_err(|_| too_large)?,
+        false => finite_values(centroids, "a centroid is not finite")?,
+    };
+    let trained = Trained { dim: info.metric.components(info.dim), centroids, codec };
     let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
     let owned = |&(codes, ids): &ListBytes<'_>| {
         let (codes, ids) = Bytes::owned(codes).ok().zip(Bytes::owned(ids).ok())?;
-        Some((info.encoding.scheme().defect(codes.get(), 0, info.dim, ElementType::F32), (codes, ids)))
+        Some((info.encoding.scheme().defect(codes.get(), 0, info.dim, element), (codes, ids)))
     };
     let lists: Option<Vec<_>> = lists.par_iter().map(owned).collect().into_iter().collect();
     let (defects, lists): (Vec<_>, Vec<_>) = lists.ok_or(too_large)?.into_iter().unzip();

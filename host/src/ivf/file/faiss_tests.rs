@@ -33,7 +33,7 @@ fn sample_vector(i: usize) -> [f32; 4] {
 }
 
 fn load(path: &Path, dim: usize, metric: Metric) -> Result<IvfIndex<f32>> {
-    IvfIndex::builder(dim, 1).metric(metric).device(Device::Cpu).train_at(99).load_faiss(path, Open::Auto)
+    IvfIndex::<f32>::builder(dim, 1).metric(metric).device(Device::Cpu).train_at(99).load_faiss(path, Open::Auto)
 }
 
 /// The five nearest of vector 3 and of vector 17 in all lists, as FAISS found them.
@@ -166,6 +166,86 @@ fn files_come_back_as_the_lists_that_they_were() {
     check_round_trip::<bf16>(Metric::InnerProduct, Encoding::Flat);
     check_round_trip::<u8>(Metric::L2, Encoding::Flat);
     check_round_trip::<i8>(Metric::L2, Encoding::Scalar8);
+}
+
+/// The bytes of FAISS 1.15.1's format for bits: 16 of them, two lists, of which one has the vectors 5 and 9.
+#[test]
+fn a_file_of_bits_is_read_and_written_to_the_byte() {
+    let head = |word: &[u8], vectors: u64| {
+        let numbers: [&[u8]; 5] =
+            [&16i32.to_le_bytes(), &2i32.to_le_bytes(), &vectors.to_le_bytes(), &[1], &[1, 0, 0, 0]];
+        [word, &numbers.concat()].concat()
+    };
+    let long = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let file = [
+        head(b"IBwF", 2),
+        // Two lists, one probe.
+        long(&[2, 1]),
+        head(b"IBxF", 2),
+        long(&[4]),
+        vec![0, 0, 0x0f, 0xf0],
+        vec![0],
+        long(&[0]),
+        b"ilar".to_vec(),
+        long(&[2, 2]),
+        b"full".to_vec(),
+        long(&[2, 0, 2]),
+        vec![0x0f, 0xf1, 0x1f, 0xf0],
+        long(&[5, 9]),
+    ]
+    .concat();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bits.faiss");
+    std::fs::write(&path, &file).unwrap();
+    let info = FaissInfo::read(&path).unwrap();
+    assert_eq!((info.dim, info.metric, info.vectors, info.lists, info.probes), (2, Metric::Hamming, 2, 2, 1));
+    let builder = |dim| IvfIndex::<u8>::builder(dim, 1).device(Device::Cpu);
+    let index = builder(2).load_faiss(&path, Open::Read).unwrap();
+    assert_eq!((index.metric(), index.lists(), index.probes(), index.ids()), (Metric::Hamming, 2, 1, vec![5, 9]));
+    let ones: Vec<usize> = (0..32).filter(|&at| index.centroids()[at] == 1.0).collect();
+    assert_eq!(ones, [16, 17, 18, 19, 28, 29, 30, 31]);
+    let found = index.search(&[0x1f, 0xf1], 2).unwrap();
+    assert_eq!((found.ids, found.distances), (vec![5, 9], vec![1.0, 1.0]));
+    assert_eq!(index.reconstruct(9).unwrap(), [31.0, 240.0]);
+    index.save_faiss(&path).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), file);
+    // It has no numbers, and another number of bytes than four.
+    let of_numbers = IvfIndex::<f32>::builder(2, 1).device(Device::Cpu).load_faiss(&path, Open::Read).err();
+    assert!(matches!(of_numbers, Some(Error::Mismatch { what: "metric of the file", .. })), "{of_numbers:?}");
+    let other = builder(4).load_faiss(&path, Open::Read).err();
+    assert!(matches!(other, Some(Error::WrongDimension { expected: 4, actual: 2 })), "{other:?}");
+    for len in 0..file.len() {
+        std::fs::write(&path, &file[..len]).unwrap();
+        let found = builder(2).load_faiss(&path, Open::Read).err();
+        assert!(matches!(found, Some(Error::BadFile { .. })), "{len} bytes: {found:?}");
+    }
+    let mut random = Random::new(1);
+    for _ in 0..2000 {
+        let mut bytes = file.clone();
+        let at = random.below(bytes.len());
+        bytes[at] = random.below(256) as u8;
+        read_any_faiss_bytes(&bytes);
+    }
+}
+
+/// Centroids of FAISS are bits, so probes of a file that is read again differ, but the vectors stay in their lists.
+#[test]
+fn bits_come_back_with_the_bits_of_most_vectors_as_centroids() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bits.faiss");
+    let mut random = Random::new(3);
+    let base: Vec<u8> = (0..300 * DIM).map(|_| random.below(256) as u8).collect();
+    let mut index = IvfIndex::<u8>::builder(DIM, 6).metric(Metric::Hamming).device(Device::Cpu).build().unwrap();
+    index.train(&base).unwrap();
+    index.add(&base).unwrap();
+    index.save_faiss(&path).unwrap();
+    let again = IvfIndex::<u8>::builder(DIM, 1).device(Device::Cpu).load_faiss(&path, Open::Read).unwrap();
+    assert_eq!((again.ids(), again.lists(), again.encoding()), (index.ids(), 6, Encoding::Flat));
+    for (share, bit) in index.centroids().iter().zip(again.centroids()) {
+        assert_eq!(*bit, if *share >= 0.5 { 1.0 } else { 0.0 });
+    }
+    let all = SearchOptions::new().probes(6);
+    assert_eq!(again.search_with(&base, 5, &all).unwrap(), index.search_with(&base, 5, &all).unwrap());
 }
 
 #[test]

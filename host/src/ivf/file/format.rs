@@ -143,13 +143,22 @@ impl Shape {
         self.stored_encoding().scheme().code_bytes(dim, self.element) as u64
     }
 
+    /// Number of components of a centroid. That of the one list of another kind of index has a component for each
+    /// element.
+    pub fn components(&self) -> u64 {
+        match self.kind {
+            Some(IndexKind::Ivf) => self.metric.components(usize::try_from(self.dim).unwrap_or(usize::MAX)) as u64,
+            _ => self.dim,
+        }
+    }
+
     /// The places of the sections; `None` if they exceed the largest memory.
     pub fn places(&self) -> Option<Places> {
         let (Self { dim, vectors, .. }, lists) = (*self, self.stored_lists());
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor));
         let [codebooks, rotation] = self.stored_encoding().scheme().section_lengths(dim)?;
         let lengths = [
-            product(&[4, dim, lists])?,
+            product(&[4, self.components(), lists])?,
             lists.checked_add(1)?.checked_mul(8)?,
             product(&[8, vectors])?,
             product(&[vectors, self.code_bytes()])?,
@@ -178,7 +187,8 @@ impl Shape {
         let fail = |what| Err(FileDefect::Inconsistent(what));
         let has_metrics = |metrics: &[Metric]| metrics.contains(&self.metric);
         if !has_metrics(Metric::of_element(self.element))
-            || !matches!(self.kind, Some(IndexKind::Flat | IndexKind::Graph)) && !has_metrics(&Metric::OF_NUMBERS)
+            || self.encoding.check_metric(self.metric).is_err()
+            || self.kind.is_none() && self.metric.compares_bits()
         {
             return fail("a metric that vectors of this type in this kind of index do not have");
         }

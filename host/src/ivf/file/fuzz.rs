@@ -39,11 +39,15 @@ pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
 /// If reading, building or searching panics, or an index that was accepted does not find as many vectors as it has.
 pub fn read_any_faiss_bytes(bytes: &[u8]) -> bool {
     let Ok(parsed) = faiss::parse(bytes) else { return false };
+    if parsed.info.metric.compares_bits() { has_faiss::<u8>(parsed) } else { has_faiss::<f32>(parsed) }
+}
+
+fn has_faiss<T: Element>(parsed: faiss::Parsed) -> bool {
     let info = parsed.info;
-    let builder = IvfIndex::<f32>::builder(info.dim, 1).metric(info.metric).device(Device::Cpu);
+    let builder = IvfIndex::<T>::builder(info.dim, 1).metric(info.metric).device(Device::Cpu);
     let Ok(index) = builder.build_parsed(parsed) else { return false };
     assert_eq!((index.len() as u64, index.lists(), index.probes()), (info.vectors, info.lists, info.probes));
-    let (queries, k) = (vec![1.0; index.dim()], index.len().min(5));
+    let (queries, k) = (vec![T::from_f32(1.0); index.dim()], index.len().min(5));
     let found = index.search_with(&queries, k, &SearchOptions::new().probes(index.lists()));
     assert_eq!(found.map(|found| found.found(0).count()).ok(), Some(k));
     true
@@ -69,6 +73,10 @@ pub fn mend_index_bytes(bytes: &mut [u8]) {
 
 fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
     let Ok((trained, lists)) = parts::<T>(file) else { return false };
+    // The one centroid of an exact index of bits is none of bits.
+    if file.shape().kind != Some(IndexKind::Ivf) && file.shape().metric.compares_bits() {
+        return false;
+    }
     let Ok(index) = Ivf::<T>::restored(file.shape(), trained, lists, Device::Cpu.into(), None) else { return false };
     let index = Index::of(index);
     // Files of another kind or of earlier versions become inverted files.

@@ -273,11 +273,19 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(flat(), 8, &[2]), FileDefect::Version { found: 2, known: 1 });
     assert_eq!(patched(flat(), 12, &[5]), FileDefect::BadHeader("unknown element type"));
     assert_eq!(patched(flat(), 16, &[4]), FileDefect::BadHeader("unknown metric"));
-    // Hamming is the metric of bytes in an exact index only.
+    // Hamming is the metric of whole vectors of bytes, in an inverted file with eight times as many numbers a centroid.
+    // Files of versions before did not have it.
     let no_bits = inconsistent("a metric that vectors of this type in this kind of index do not have");
     assert_eq!(patched(flat(), 16, &[3]), no_bits);
-    let bytes = Sample::new(ElementType::U8, Encoding::Flat, 4, &[2, 3]);
-    assert_eq!(patched(bytes, 16, &[3]), no_bits);
+    let bytes = |encoding| Sample::new(ElementType::U8, encoding, 4, &[2, 3]);
+    assert_eq!(patched(bytes(Encoding::Scalar8), 16, &[3]), no_bits);
+    let without_kind = |mut sample: Sample| {
+        sample.shape.kind = None;
+        sample
+    };
+    assert_eq!(patched(without_kind(bytes(Encoding::Flat)), 16, &[3]), no_bits);
+    let other_place = inconsistent("a section's place contradicts the shape");
+    assert_eq!(patched(bytes(Encoding::Flat), 16, &[3]), other_place);
     assert_eq!(patched(flat(), 20, &[4]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(flat(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(coded(), 32, &[2]), FileDefect::BadHeader("unknown encoding"));

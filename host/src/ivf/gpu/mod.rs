@@ -167,7 +167,7 @@ impl IvfDevice {
         let count = queries.len();
         let parts = (count / BatchSizes::of(runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
-        let own = VectorShape::of_rows(view.element, view.metric, dim);
+        let own = VectorShape::of_rows(view.element, view.metric, queries.dim());
         let wide = VectorShape::new(ElementType::F32, view.metric, dim);
         let in_place = search.resident.image.stored.in_place;
         // The device widens queries where it can: on a CPU that takes longer than the search of a small index.

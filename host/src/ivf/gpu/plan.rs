@@ -240,7 +240,7 @@ impl SearchPlan {
         let compares_lists = compares_centroids
             && !search_shape.needs_scores
             && search_shape.k <= PASS
-            && u64::from(columns.typical) * u64::from(image.stride()) * part <= COMPARED_COMPONENTS
+            && u64::from(columns.typical) * u64::from(image.row_stride()) * part <= COMPARED_COMPONENTS
             && !appends;
         let compares_lists = compares_lists
             .then(|| ListsPlan::reserve(&mut layout, search_shape.queries, columns.typical, search_shape.k, limits));

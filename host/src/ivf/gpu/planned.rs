@@ -107,6 +107,8 @@ struct ListSearch {
     runtime: Runtime,
     /// The shape of queries as they come.
     shape: VectorShape,
+    /// The shape of queries that are compared with centroids.
+    wide: VectorShape,
     /// The image of the index; `None` if there are no vectors. The back end has it as long as the index does not
     /// change.
     resident: Option<Weak<Resident>>,
@@ -148,7 +150,7 @@ impl IvfDevice {
     ) -> Result<PlannedSearch> {
         let in_place = view.codec.in_place();
         let shape = if in_place { VectorShape::of_rows } else { VectorShape::new };
-        let shape = shape(view.element, view.metric, view.dim);
+        let shape = shape(view.element, view.metric, view.elements);
         let names = match view.sparse_directory() {
             Some(directory) => directory.ids().names()?,
             None => None,
@@ -189,6 +191,7 @@ impl IvfDevice {
         let search = ListSearch {
             runtime: self.runtime.clone(),
             shape,
+            wide: VectorShape::new(ElementType::F32, Metric::InnerProduct, view.dim),
             resident: resident.map(Arc::downgrade),
             table_memory: self.runtime.allocate(tiling.plan.table_bytes)?,
             scratch: self.runtime.allocate(tiling.plan.scratch_bytes())?,
@@ -218,11 +221,6 @@ impl ListSearch {
         self.runtime.scratch(&self.table_memory)
     }
 
-    /// The shape of queries that are compared with centroids.
-    fn wide(&self) -> VectorShape {
-        VectorShape::new(ElementType::F32, Metric::InnerProduct, self.shape.dim)
-    }
-
     /// Writes the queries of a tile to `search`, in the forms in which they are compared, and zeros for the queries
     /// that are planned beyond `count`.
     ///
@@ -232,7 +230,7 @@ impl ListSearch {
         let Given { count, refused, .. } = given;
         let OnStream { runtime, stream } = search.on;
         let (tables, of) = (self.tables(), &self.plan.tables);
-        let (own, wide) = (self.shape, self.wide());
+        let (own, wide) = (self.shape, self.wide);
         let planned = search.plan.search_shape.queries as usize;
         let parts = |all: PtrMut<u8>, shape: VectorShape| {
             let (used, row_bytes) = (count as usize, shape.row_bytes());

@@ -30,7 +30,7 @@ use warpann_kernels::ivf::rerank::{ProbedLists, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
 use warpann_kernels::ivf::widen::WidenQueries;
 use warpann_kernels::product::canonical::{self, Canonical};
-use warpann_kernels::product::element::{ByteKey, RowKey};
+use warpann_kernels::product::element::{ExactKey, RowKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Resident;
@@ -113,9 +113,9 @@ impl Search<'_> {
             normalise: (!self.resident.image.stored.in_place && own.metric.divides_by_norms()).into(),
             refused,
             to,
-            to_stride: VectorShape::new(ElementType::F32, own.metric, own.dim).stride() as u32,
+            to_stride: self.resident.image.stride(),
         };
-        let kernel = WidenQueries::kernel(own.element.key());
+        let kernel = WidenQueries::kernel(own.row_key());
         // SAFETY: as the caller promises.
         unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
@@ -463,11 +463,11 @@ impl Search<'_> {
         unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
-    /// Finds factors, errors and shifts of some of the queries, which are bytes.
+    /// Finds factors, errors and shifts of some of the queries, which are bytes or bits.
     ///
     /// # Safety
     /// As [`Self::probe`].
-    unsafe fn prepare_bytes(&self, of: &Range<u32>, key: ByteKey) -> Result<()> {
+    unsafe fn prepare_bytes(&self, of: &Range<u32>, key: ExactKey) -> Result<()> {
         let (image, to) = (&self.resident.image, self.plan.operands);
         let launch = PrepareByteQueries {
             rows: part(self.queries(), of, image.row_stride() as usize).into(),

@@ -7,13 +7,13 @@ use warpann_kernels::ivf::encoding::{OperandParts, StoredRows};
 use warpann_kernels::ivf::list_scan::RowScan;
 use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
 use warpann_kernels::ivf::rescan::{Rescan, Rescanned};
-use warpann_kernels::product::element::{ByteKey, RowKey};
+use warpann_kernels::product::element::{ExactKey, RowKey};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::tables;
 use super::tables::Terms;
 use super::turn::TurnOnDevice;
-use crate::product::gpu::{Operands, VectorShape};
+use crate::product::gpu::VectorShape;
 use crate::select::Best;
 use crate::{ElementType, Metric};
 
@@ -62,20 +62,11 @@ pub(crate) struct Stored {
 pub(crate) enum ScanOperands {
     /// f16 copies of rows or f16 from codes, and f16 copies of queries.
     Halves,
-    /// Vectors of bytes and queries, as stored.
-    Bytes(ByteKey),
+    /// Vectors of bytes or bits and queries, as stored.
+    Bytes(ExactKey),
     /// Codes as signed bytes, stored or unpacked, `bytes` for each row, and queries as two planes of as many bytes
     /// (`warpann_kernels::ivf::code_queries`).
     Codes { bytes: u32 },
-}
-
-impl From<Operands> for ScanOperands {
-    fn from(operands: Operands) -> ScanOperands {
-        match operands {
-            Operands::Halves => ScanOperands::Halves,
-            Operands::Bytes(key) => ScanOperands::Bytes(key),
-        }
-    }
 }
 
 /// How the scale, values and bounds of rows are found ([`Measured`](super::stored_plan::Measured)).
@@ -83,8 +74,8 @@ impl From<Operands> for ScanOperands {
 pub(crate) enum Measuring {
     /// Rows are vectors of this element type, and get f16 operands beside them.
     Operands(ElementType),
-    /// Rows are vectors of bytes, which are the operands.
-    Bytes(ByteKey),
+    /// Rows are vectors of bytes or bits, which are the operands.
+    Bytes(ExactKey),
     /// Rows are codes. If they are `scaled`, the scale follows from the greatest component of what they stand for,
     /// otherwise from the training, or there is none.
     Codes { by: &'static Kernel<MeasureCodes>, scaled: bool },
@@ -154,6 +145,7 @@ pub(crate) struct TableIndex {
 /// Arrays and sizes of an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
+    /// Number of components of a centroid.
     pub dim: u32,
     /// The metric of the index.
     pub metric: Metric,
@@ -195,7 +187,8 @@ impl Image {
         self.dim.next_multiple_of(4)
     }
 
-    /// Number of components of a row of stored vectors, and of queries that are compared with them.
+    /// Number of components of a row of stored vectors, and of queries that are compared with them; or of bytes of
+    /// bits.
     pub fn row_stride(&self) -> u32 {
         match self.stored.operands {
             ScanOperands::Halves | ScanOperands::Codes { .. } => self.stride(),

@@ -18,7 +18,7 @@ use crate::{ElementType, Metric, Result};
 /// The sizes of an index for which an encoding plans its part of the image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageShape<'a> {
-    /// Number of components of a vector.
+    /// Number of components of a centroid.
     pub dim: usize,
     /// Number of lists.
     pub lists: usize,
@@ -237,7 +237,7 @@ impl Measured<'_> {
                     row_squares: None,
                 };
                 // SAFETY: as the caller promises.
-                unsafe { on.runtime.launch(on.stream, PrepareBytes::kernel(key.into()), launch.config(), launch) }
+                unsafe { on.runtime.launch(on.stream, PrepareBytes::kernel(key), launch.config(), launch) }
             }
             Measuring::Codes { by, .. } => {
                 let launch = MeasureCodes {

@@ -3,6 +3,8 @@
 //! With AVX-512's population counts, eight rows are compared with 64 bytes of the query at a time, and eight sums of
 //! eight lanes are added up together. Other processors count words of 64 bits.
 
+use super::panels::Survivors;
+
 /// The instructions that count bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BitCount {
@@ -63,6 +65,20 @@ impl BitCount {
         let mut count = [0];
         self.differences(x, y, &mut count);
         count[0]
+    }
+}
+
+/// Gives the rows of a tile whose distance from a query passes its threshold to `to`. The first row has the id `first`.
+pub(crate) fn offer(query: usize, distances: &[u64], first: u32, to: &mut impl Survivors) {
+    let (mut threshold, error) = to.threshold(query);
+    for (id, &distance) in (first..).zip(distances) {
+        let distance = distance as f32;
+        if distance <= threshold
+            && to.accepts(id)
+            && let Some(lower) = to.take(query, id, distance, error)
+        {
+            threshold = lower;
+        }
     }
 }
 

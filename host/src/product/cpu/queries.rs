@@ -57,6 +57,12 @@ impl Queries {
         Self { dim, wide, factors, bounds, squares }
     }
 
+    /// `count` queries of bits, which are counted and not converted. Of a bound only the metric has a meaning.
+    pub(crate) fn of_bits(count: usize) -> Self {
+        let bounds = vec![QueryBound::new(Metric::Hamming, 0, 0.0); count];
+        Self { dim: 0, wide: Vec::new(), factors: Vec::new(), bounds, squares: vec![0.0; count] }
+    }
+
     /// Number of queries in the batch.
     pub(crate) fn len(&self) -> usize {
         self.squares.len()

@@ -1,4 +1,5 @@
-//! Vectors of bytes as they were added: the list scan multiplies them with queries of bytes, by exact products.
+//! Vectors of bytes, or of bits, as they were added: the list scan multiplies them with queries of bytes, by exact
+//! products.
 //!
 //! The scan of f16 operands reads twice the bytes, and the index keeps them beside the vectors. Bytes need neither: a
 //! score is that of the vectors themselves, up to the rounding of numbers to f32
@@ -13,6 +14,10 @@
 //! Appending by `mma.sync` with resident queries would spill 84 to 172 bytes with two blocks a multiprocessor, so it
 //! has one.
 //!
+//! Bits differ in the instruction only: ‖y‖² is the number of ones, and squared L2 is the Hamming distance. A chunk has
+//! 1,024 of them. Tiles of 64 queries by `mma.sync` would spill 36 bytes on sm_100 with three blocks a multiprocessor,
+//! so they have two.
+//!
 //! # Limits
 //! As in [`crate::flat::byte_filter`]: sums stay in 32 bits.
 
@@ -21,16 +26,17 @@ use super::flat::InMemory;
 use crate::ivf::list_scan::RowScan;
 use crate::ivf::list_scan::{APPEND_QUERIES, Residence, ScanKey, ScanLists, Tile, scan, scan_kernels};
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::product::element::ByteKey;
-use crate::product::element::{I8, U8};
+use crate::product::element::ExactKey;
+use crate::product::element::{Bits, I8, U8};
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
-/// The scan of vectors of bytes of a type.
+/// The scan of vectors of bytes with this content.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const fn scan_of(key: ByteKey) -> RowScan {
+pub const fn scan_of(key: ExactKey) -> RowScan {
     let kernel = match key {
-        ByteKey::U8 => scan_u8,
-        ByteKey::I8 => scan_i8,
+        ExactKey::U8 => scan_u8,
+        ExactKey::I8 => scan_i8,
+        ExactKey::Bits => scan_bits,
     };
     RowScan { kernel, append_queries: APPEND_QUERIES, table: false, planes: false, steps: false }
 }
@@ -82,6 +88,31 @@ scan_kernels! {
             append_i8_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, I8>, 1, 16, APPEND_QUERIES, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
             append_i8_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, I8>, 1, 16, APPEND_QUERIES, false, true>,
+    }
+}
+
+scan_kernels! {
+    fn scan_bits(key: ScanKey) {
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_bits_64(min_blocks = 2) = scan::<Bytes, MmaSync<2, 2, 4, Bits>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_bits_64_streamed = scan::<Bytes, MmaSync<2, 2, 4, Bits>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_bits_16(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, Bits>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_bits_16_streamed(min_blocks = 3) = scan::<Bytes, MmaSync<1, 1, 2, Bits>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_bits(min_blocks = 1) = scan::<Bytes, MmaSync<2, 4, 4, Bits>, 4, 4, APPEND_QUERIES, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_bits_streamed = scan::<Bytes, MmaSync<2, 4, 4, Bits>, 4, 4, APPEND_QUERIES, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_bits_64_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, Bits>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_bits_64_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<8, Bits>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_bits_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, Bits>, 1, 16, APPEND_QUERIES, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_bits_streamed_sm90(arch = "sm_90a") = scan::<Bytes, Wgmma<16, Bits>, 1, 16, APPEND_QUERIES, false, true>,
     }
 }
 

@@ -56,6 +56,7 @@ group_operands! {
     8: F16 = start_f16;
     8: U8 = start_u8;
     8: I8 = start_s8;
+    8: Bits = start_b1;
     16: F16 = start_f16;
     16: U8 = start_u8;
     16: I8 = start_s8;

@@ -57,11 +57,12 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 }
 
 fn of_element<T: Component>(random: &mut Random, device: Device) -> Outcome {
-    let metric = random.pick(&Metric::OF_NUMBERS);
+    let metric = random.pick(Metric::of_element(T::TYPE));
     let on_cpu = device == Device::Cpu;
     let dim = random.pick(&[4, 8, 16]);
     let pq = |rotate| Encoding::Pq { sub_quantizers: dim / 2, bits: if on_cpu { 8 } else { 4 }, rotate };
     let encoding = match random.below(8) {
+        _ if metric.compares_bits() => Encoding::Flat,
         0 => Encoding::Flat,
         1 | 2 if T::TYPE == ElementType::F32 => Encoding::F16,
         1..=3 => Encoding::Scalar8,

@@ -110,7 +110,7 @@ impl Scheme for BitsScheme {
         let rows = rotation.apply(&training.normalised()?)?;
         let centroids = training.cluster(&training.kmeans, &rows, dim)?.centroids;
         let codec = BitsCodec::new(self.bits, rotation, training.metric);
-        Ok(Trained { centroids, codec: Arc::new(codec) })
+        Ok(Trained { dim, centroids, codec: Arc::new(codec) })
     }
 
     fn words(&self) -> [u32; 3] {

@@ -68,7 +68,7 @@ impl Scheme for F16Scheme {
         let codec = F16Codec::of_greatest(rows.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max));
         codec.check_fit(&rows, dim, false)?;
         let centroids = training.cluster(&training.kmeans, &rows, dim)?.centroids;
-        Ok(Trained { centroids, codec: Arc::new(codec) })
+        Ok(Trained { dim, centroids, codec: Arc::new(codec) })
     }
 
     fn greatest_form(&self) -> u32 {

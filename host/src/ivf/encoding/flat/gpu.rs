@@ -1,16 +1,16 @@
 //! Vectors as they were added, on a device: re-ranking reads the elements, and the list scan reads f16 operands, or the
-//! elements if they are bytes.
+//! elements if they are bytes or bits.
 
 use warpann_kernels::ivf::code_bounds::MarkPadding;
 use warpann_kernels::ivf::encoding::{bytes, flat};
 use warpann_kernels::ivf::list_scan::CHUNK;
 
+use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::stored::{Measuring, RerankKernels, Stored};
+use crate::ivf::gpu::stored::{Measuring, RerankKernels, ScanOperands, Stored};
 use crate::ivf::gpu::stored_plan::{ImageShape, Measured, Source, StoredParts, StoredPlan};
 use crate::product::gpu::{Operands, VectorShape};
-use crate::{ElementType, Result};
 
 /// The places of the parts in the memory of the image.
 pub(super) struct FlatPlan {
@@ -21,8 +21,8 @@ pub(super) struct FlatPlan {
 }
 
 impl FlatPlan {
-    pub fn new(layout: &mut Layout, image: &ImageShape<'_>, element: ElementType) -> Self {
-        let shape = VectorShape::of_rows(element, image.metric, image.dim);
+    /// For vectors of `shape`.
+    pub fn new(layout: &mut Layout, image: &ImageShape<'_>, shape: VectorShape) -> Self {
         let rows = image.rows as usize;
         let copies = match shape.operands {
             Operands::Halves => rows,
@@ -38,18 +38,21 @@ impl FlatPlan {
 
 impl StoredPlan for FlatPlan {
     fn stored(&self, memory: Scratch) -> Stored {
-        let element = self.shape.element;
-        let (scan, measuring) = match self.shape.operands {
-            Operands::Halves => (flat::SCAN, Measuring::Operands(element)),
-            Operands::Bytes(key) => (bytes::scan_of(key), Measuring::Bytes(key)),
+        let shape = self.shape;
+        let (scan, operands, measuring) = match shape.operands {
+            Operands::Halves => (flat::SCAN, ScanOperands::Halves, Measuring::Operands(shape.element)),
+            Operands::Bytes(key) => {
+                let key = shape.exact_key(key);
+                (bytes::scan_of(key), ScanOperands::Bytes(key), Measuring::Bytes(key))
+            }
         };
         Stored {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
-            operands: self.shape.operands.into(),
-            row_bytes: self.shape.row_bytes() as u32,
+            operands,
+            row_bytes: shape.row_bytes() as u32,
             measuring,
-            ..Stored::new(scan, RerankKernels::Stored(element.key().into()), memory.at(self.rows).into())
+            ..Stored::new(scan, RerankKernels::Stored(shape.row_key()), memory.at(self.rows).into())
         }
     }
 

@@ -1,7 +1,8 @@
 //! Vectors as they were added. A search compares them without decoding; a device stores the elements and their f16
-//! operands.
+//! operands. Vectors of bits are in [`packed`].
 
 mod gpu;
+mod packed;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use self::gpu::FlatPlan;
+use self::packed::PackedCodec;
 use crate::device::scratch::Layout;
 use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, finite, to_f32};
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::ivf::rest::Rest;
 use crate::pq::encode::Residuals;
 use crate::product::cpu::{as_f32, convert};
+use crate::product::gpu::VectorShape;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, ElementType, Metric, Result};
 
@@ -36,6 +39,9 @@ impl Scheme for Flat {
     }
 
     fn train(&self, training: Training<'_, '_>) -> Result<Trained> {
+        if training.metric.compares_bits() {
+            return packed::train(&training);
+        }
         let dim = training.rows.dim();
         // Spherical k-means weights vectors by their lengths, so all get length 1.
         let clustering = if training.metric.assigned_by().is_spherical() {
@@ -44,7 +50,7 @@ impl Scheme for Flat {
             with_components!(training.rows, rows: T => training.cluster::<T>(&training.kmeans, rows, dim)?)
         };
         let codec = FlatCodec { element: training.rows.element() };
-        Ok(Trained { centroids: clustering.centroids, codec: Arc::new(codec) })
+        Ok(Trained { dim, centroids: clustering.centroids, codec: Arc::new(codec) })
     }
 
     fn defect(&self, codes: &[u8], _: usize, _: usize, element: ElementType) -> Option<&'static str> {
@@ -62,6 +68,9 @@ impl Scheme for Flat {
     }
 
     fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
+        if file.metric.compares_bits() {
+            return Ok(Arc::new(PackedCodec));
+        }
         Ok(Arc::new(FlatCodec { element: file.element }))
     }
 }
@@ -113,6 +122,6 @@ impl Codec for FlatCodec {
     }
 
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
-        Box::new(FlatPlan::new(layout, shape, self.element))
+        Box::new(FlatPlan::new(layout, shape, VectorShape::of_rows(self.element, shape.metric, shape.dim)))
     }
 }

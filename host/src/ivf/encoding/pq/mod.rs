@@ -91,7 +91,7 @@ impl Scheme for PqScheme {
         });
         check_derived(&residuals, dim, "residual").map_err(|error| error.with_row(|row| learned[row]))?;
         let quantizer = Arc::new(ProductQuantizer::train_watched(&settings, &residuals, dim, watch)?);
-        Ok(Trained { centroids, codec: Arc::new(PqCodec::new(quantizer, rotation)) })
+        Ok(Trained { dim, centroids, codec: Arc::new(PqCodec::new(quantizer, rotation)) })
     }
 
     fn words(&self) -> [u32; 3] {

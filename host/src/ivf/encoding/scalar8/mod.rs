@@ -87,7 +87,7 @@ impl Scheme for Scalar8Scheme {
         } else {
             Scalar8Codec::new(&of_residuals.tables, RESIDUALS)
         };
-        Ok(Trained { centroids, codec: Arc::new(codec) })
+        Ok(Trained { dim, centroids, codec: Arc::new(codec) })
     }
 
     fn greatest_form(&self) -> u32 {
