@@ -1,8 +1,8 @@
-//! The grid of search among bits, by Hamming distance: exact, and by walks in a graph.
+//! The grid of search among bits, by Hamming distance: exact, in inverted files, and by walks in a graph.
 
 use std::path::PathBuf;
 
-use warpann::{ElementType, FlatIndex, GraphIndex, Index, Kind, Metric, Neighbors, SearchOptions};
+use warpann::{ElementType, FlatIndex, GraphIndex, Index, IvfIndex, Kind, Metric, Neighbors, SearchOptions};
 use warpann_measure::{Searches, Work, timed};
 
 use crate::record::{Measured, Record};
@@ -31,6 +31,9 @@ pub struct Args {
     /// Widths of the beam of walks to measure, at k = 10. Without a width no graph is built, which takes long on a CPU.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "16,32,64,128", value_parser = count)]
     beams: Vec<usize>,
+    /// Numbers of probed lists to measure, at k = 10, of √n · 4 lists. Without one no inverted file is built.
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "1,4,16,64", value_parser = count)]
+    probes: Vec<usize>,
     /// Rate of matrix products of bits in TOP/s, from which the arithmetic floor is computed.
     #[arg(long, value_parser = positive)]
     tops: Option<f64>,
@@ -53,7 +56,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         let (n, bits) = record.quick_or((2_000, 160), (args.n, args.bits));
         let mut base = signs(n + queries, bits.next_multiple_of(8));
         let queries = base.split_off(n * bits.div_ceil(8));
-        return measure(&base, &queries, (bits.div_ceil(8), &args.beams), record);
+        return measure(&base, &queries, bits.div_ceil(8), args, record);
     };
     let set = Set::read(base, query, None)?;
     let (Some(base), Some(all)) = (set.base.as_slice::<u8>(), set.query.as_slice::<u8>()) else {
@@ -61,7 +64,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         return Err(Failure::Unmeasured { element: other.unwrap_or(ElementType::U8).name() });
     };
     let dim = set.base.dim();
-    measure(base, &all[..queries.min(set.query.rows()) * dim], (dim, &args.beams), record)
+    measure(base, &all[..queries.min(set.query.rows()) * dim], dim, args, record)
 }
 
 /// The signs of the first `rows` clustered vectors of `bits` components, eight in a byte.
@@ -77,7 +80,7 @@ fn signs(rows: usize, bits: usize) -> Vec<u8> {
     signs
 }
 
-fn measure(base: &[u8], queries: &[u8], (dim, beams): (usize, &[usize]), record: &mut Record) -> Outcome {
+fn measure(base: &[u8], queries: &[u8], dim: usize, args: &Args, record: &mut Record) -> Outcome {
     let mut index = FlatIndex::<u8>::new(dim, Metric::Hamming, record.device())?;
     index.add(base)?;
     let (rows, count) = (base.len() / dim, queries.len() / dim);
@@ -94,7 +97,10 @@ fn measure(base: &[u8], queries: &[u8], (dim, beams): (usize, &[usize]), record:
         let case = format!("hamming {rows}x{} bits nq={batch}", 8 * dim);
         record.add(Measured::new(case, k, times, work, verified))?;
     }
-    if beams.is_empty() { Ok(()) } else { walks(&index, (base, queries), beams, record) }
+    if !args.probes.is_empty() {
+        lists(&index, (base, queries), &args.probes, record)?;
+    }
+    if args.beams.is_empty() { Ok(()) } else { walks(&index, (base, queries), &args.beams, record) }
 }
 
 /// The small batches: queries, k and repetitions.
@@ -102,35 +108,67 @@ fn small(count: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     SMALL.iter().filter(move |&&batch| batch < count).map(|&batch| (batch, 10, 20))
 }
 
-/// Measures the building of a graph, and walks in it, whose recall is that of all queries.
-fn walks(exact: &FlatIndex<u8>, (base, queries): (&[u8], &[u8]), beams: &[usize], record: &mut Record) -> Outcome {
-    let dim = exact.dim();
-    let (rows, count) = (base.len() / dim, queries.len() / dim);
-    let truth = exact.search(queries, 10)?;
+/// Measures the building of an inverted file, and searches of some of its lists.
+fn lists(exact: &FlatIndex<u8>, of: (&[u8], &[u8]), probes: &[usize], record: &mut Record) -> Outcome {
+    let (base, rows) = (of.0, exact.len());
+    let lists = (4 * rows.isqrt()).max(1);
+    let case = format!("hamming ivf {rows}x{} bits lists={lists}", 8 * exact.dim());
+    let builder = IvfIndex::<u8>::builder(exact.dim(), lists).metric(Metric::Hamming).device(record.device());
+    let index = built(&case, base, record, || {
+        let mut index = builder.clone().build()?;
+        index.train(base)?;
+        index.add(base)?;
+        Ok(index)
+    })?;
+    let options = probes.iter().map(|&probes| (format!("probes={probes}"), SearchOptions::new().probes(probes)));
+    approximate(exact, &index, of.1, &case, options, record)
+}
+
+/// Measures the building of a graph, and walks in it.
+fn walks(exact: &FlatIndex<u8>, of: (&[u8], &[u8]), beams: &[usize], record: &mut Record) -> Outcome {
+    let (dim, base) = (exact.dim(), of.0);
+    let case = format!("hamming graph {}x{} bits", exact.len(), 8 * dim);
     let builder = GraphIndex::<u8>::builder(dim).metric(Metric::Hamming).device(record.device()).exact_ratio(0).seed(1);
-    let build = || {
+    let graph = built(&case, base, record, || {
         let mut index = builder.clone().build()?;
         index.add(base)?;
-        Ok::<_, Failure>(index)
-    };
+        Ok(index)
+    })?;
+    let options = beams.iter().map(|&beam| (format!("beam={beam}"), SearchOptions::new().beam(beam)));
+    approximate(exact, &graph, of.1, &case, options, record)
+}
+
+/// Measures the building of an index.
+fn built<I>(case: &str, base: &[u8], record: &mut Record, build: impl Fn() -> warpann::Result<I>) -> Outcome<I> {
     // On a GPU the first build loads kernels.
     if record.machine.gpu.is_some() {
         drop(build()?);
     }
-    let (graph, milliseconds) = timed(build)?;
-    let case = format!("hamming graph {rows}x{} bits", 8 * dim);
+    let (index, milliseconds) = timed(|| build().map_err(Failure::from))?;
     record.add(Measured::stage(format!("build {case}"), milliseconds, base.len() as f64))?;
-    for &beam in beams {
+    Ok(index)
+}
+
+/// Measures searches with some options, whose recall is that of all queries.
+fn approximate<K: Kind<Element = u8>>(
+    exact: &FlatIndex<u8>,
+    index: &Index<K>,
+    queries: &[u8],
+    case: &str,
+    options: impl Iterator<Item = (String, SearchOptions<'static>)>,
+    record: &mut Record,
+) -> Outcome {
+    let (dim, count) = (exact.dim(), queries.len() / exact.dim());
+    let truth = exact.search(queries, 10)?;
+    for (name, options) in options {
         for (batch, k, repeat) in std::iter::once((count, 10, 5)).chain(small(count)) {
-            let options = SearchOptions::new().beam(beam);
-            let mut searches = Searches::new(&graph, &queries[..batch * dim], k, options)?;
+            let mut searches = Searches::new(index, &queries[..batch * dim], k, options)?;
             let times = searches.times(record.repeat(repeat))?;
-            let verified = agree(&graph, queries, &searches.found)?;
+            let verified = agree(index, queries, &searches.found)?;
             let work = Work::of_queries(batch, batch * dim, k);
             let recall = (batch == count).then(|| warpann::recall(&searches.found.ids, k, &truth.ids, k, k));
-            record.add(
-                Measured::new(format!("{case} nq={batch} beam={beam}"), k, times, work, verified).recall(recall),
-            )?;
+            let measured = Measured::new(format!("{case} nq={batch} {name}"), k, times, work, verified);
+            record.add(measured.recall(recall))?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
-//! | [`hamming`] | search among bits, by Hamming distance, exact and in a graph |
+//! | [`hamming`] | search among bits, by Hamming distance, exact, in inverted files and in a graph |
 //! | `changes` | changes of a flat index, and searches under filters |
 //! | `device_data` | exact search, inverted files and walks from device memory to device memory, also one query at a time and by a graph |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
@@ -78,8 +78,8 @@ enum Grid {
     Select(Of<select::Args>),
     /// Exact search: wall time of a call, queries and results in host memory.
     Exact(Of<exact::Args>),
-    /// Search among bits, by Hamming distance, exact and by walks in a graph: wall time of a call, queries and results
-    /// in host memory.
+    /// Search among bits, by Hamming distance, exact, in inverted files and by walks in a graph: wall time of a call,
+    /// queries and results in host memory.
     Hamming(Of<hamming::Args>),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
     Ivf(Of<Sourced<ivf::Args>>),

@@ -27,7 +27,7 @@ fn grids_fill_one_record() {
         ["--quick", "--device", "cpu", "--date", "2000-01-01", "--revision", "abc", "--repeat", "3", "--out", out];
     // Three shapes of random keys, which the standard library selects from as well, and ten kinds of others; two sizes
     // of sorts of two types of keys.
-    for (part, cases) in [("select", 2 * 3 + 10), ("exact", 16 + 7), ("hamming", 16 + 31), ("sort", 16 + 31 + 2 * 2)] {
+    for (part, cases) in [("select", 2 * 3 + 10), ("exact", 16 + 7), ("hamming", 16 + 48), ("sort", 16 + 48 + 2 * 2)] {
         let arguments: Vec<&str> = [part].into_iter().chain(common).collect();
         let (success, text) = grid(&arguments);
         assert!(success, "{text}");
@@ -46,12 +46,13 @@ fn grids_fill_one_record() {
     assert!(cases.contains(&"select 20x1000 descending".to_owned()), "{cases:?}");
     assert!(cases.contains(&"exact 2000x20 f32 nq=16".to_owned()), "{cases:?}");
     assert!(cases.contains(&"hamming 2000x160 bits nq=16".to_owned()), "{cases:?}");
+    assert!(cases.contains(&"hamming ivf 2000x160 bits lists=176 nq=16 probes=4".to_owned()), "{cases:?}");
     assert!(cases.contains(&"sort 16384 u128+u32".to_owned()), "{cases:?}");
 
     let (success, text) = grid(&["table", out]);
     assert!(success, "{text}");
     // Two lines above the cases.
-    assert_eq!(text.lines().count(), 2 + 44 + 4, "{text}");
+    assert_eq!(text.lines().count(), 2 + 61 + 4, "{text}");
 }
 
 #[test]
