@@ -1,8 +1,9 @@
-//! An IVF-PQ index of a stream of generated vectors, which is never completely in memory.
+//! An inverted file of codes of a stream of generated vectors, which is never completely in memory.
 //!
 //! The vectors are those of [`Generator`]: the GPU makes them and encodes them. Queries are the rows behind the base.
-//! An exact search of the same rows, which are made again, finds the true nearest neighbour of each query. R@n is the
-//! fraction of queries whose true nearest neighbour is among the first n results. A row is right if, for the first
+//! An exact search of the same rows, which are made again, finds the true nearest neighbours of each query. R@n is the
+//! fraction of queries whose true nearest neighbour is among the first n results, and 10 of 10 the share of the true
+//! ten nearest among the first ten results. A row is right if, for the first
 //! queries, no vector occurs twice, distances ascend, and each is the float64 distance from the stored form of the
 //! vector.
 //!
@@ -36,8 +37,14 @@ pub struct Args {
     queries: usize,
     /// Bytes of a code: that number of sub-quantizers of 8 bits if it divides the dimension, else more sub-quantizers
     /// of fewer bits.
-    #[arg(long, value_delimiter = ',', default_value = "8,16,20", value_parser = count)]
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "8,16,20", value_parser = count)]
     bytes: Vec<usize>,
+    /// Bits of a component in codes of bits, measured after the product codes.
+    #[arg(long, value_delimiter = ',', num_args = 0.., value_parser = count)]
+    bits: Vec<usize>,
+    /// Number of neighbours of a search, at least ten.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=2048))]
+    k: u64,
     /// Number of lists.
     #[arg(long, default_value_t = 65_536, value_parser = count)]
     lists: usize,
@@ -58,10 +65,10 @@ pub struct Args {
     over_the_bus: bool,
 }
 
-/// Number of neighbours of a search, as R@100 needs it.
-const K: usize = 100;
-/// The n of R@n.
+/// The n of R@n, up to the number of neighbours.
 const AT: [usize; 3] = [1, 10, 100];
+/// Number of true neighbours.
+const TRUE: usize = 10;
 /// Queries whose results are checked.
 const CHECKED: usize = 100;
 /// Approximate number of vectors of a cluster.
@@ -79,16 +86,20 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
     let queries = generator.rows(rows as u64, args.queries);
     let vector_bytes = (rows * dim * size_of::<f32>()) as f64;
 
-    let (truth, truth_ms) = timed(|| generator.nearest(0..rows as u64, &queries, 1, record.device()))?;
+    let (truth, truth_ms) = timed(|| generator.nearest(0..rows as u64, &queries, TRUE, record.device()))?;
     // The CPU makes the same vectors as the device.
     let made = |id: u64| Some(generator.rows(id, 1));
     let right = all_admitted(&queries, &truth, (CHECKED, 1), made);
     let case = format!("truth {}x{} nq={}", rows, dim, args.queries);
     record.add(stage(case, truth_ms, vector_bytes, right))?;
 
+    let mut encodings = Vec::new();
     for &bytes in &args.bytes {
-        let encoding = encoding(dim, bytes)?;
-        let case = format!("pq{bytes} {}x{} lists={}", rows, dim, lists);
+        encodings.push((format!("pq{bytes}"), encoding(dim, bytes)?));
+    }
+    encodings.extend(args.bits.iter().map(|&bits| (format!("bits{bits}"), Encoding::Bits { bits: bits as u32 })));
+    for (name, encoding) in encodings {
+        let case = format!("{name} {rows}x{dim} lists={lists}");
         let builder = IvfIndex::<f32>::builder(dim, lists)
             .encoding(encoding)
             .points_per_centroid(args.train_per_list)
@@ -114,12 +125,13 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         let all = index.len() == rows;
         record.add(stage(format!("add {case}"), adding_ms, vector_bytes, all))?;
 
-        let (_, image_ms) = timed(|| index.search_with(&queries, K, &SearchOptions::new().probes(1)))?;
-        let carried = (rows * (bytes + size_of::<u32>())) as f64;
+        let k = args.k as usize;
+        let (_, image_ms) = timed(|| index.search_with(&queries, k, &SearchOptions::new().probes(1)))?;
+        let carried = (rows * (index.statistics().code_bytes + size_of::<u32>())) as f64;
         record.add(stage(format!("image {case}"), image_ms, carried, true))?;
         for &scan in &args.scan {
             for &probes in &args.probes {
-                search(record, &index, &case, (probes, scan), &queries, &truth.ids)?;
+                search(record, &index, &case, (probes, scan, k), &queries, &truth.ids)?;
             }
         }
         let statistics = index.statistics();
@@ -139,31 +151,34 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
     Ok(())
 }
 
-/// Times the search for [`K`] neighbours and records it once for each R@n.
+/// Times the search for k neighbours, and records it once for each R@n, and for ten of ten.
 fn search(
     record: &mut Record,
     index: &IvfIndex<f32>,
     case: &str,
-    (probes, scan): (usize, ScanOrder),
+    (probes, scan, k): (usize, ScanOrder, usize),
     queries: &[f32],
     truth: &[u64],
 ) -> Outcome {
-    let count = truth.len();
+    let count = truth.len() / TRUE;
     let options = SearchOptions::new().probes(probes).scan(scan.scan());
-    let mut searches = Searches::new(index, queries, K, options)?;
+    let mut searches = Searches::new(index, queries, k, options)?;
     let times = searches.times(record.repeat(5))?;
     let found = searches.found;
     // Called once before many threads call it, because the first call makes the directory of all vectors.
     index.reconstruct(0)?;
     let right = all_admitted(queries, &found, (CHECKED, 1), |id| index.reconstruct(id).ok());
-    let bytes = probed_bytes(index, count as f64, probes) + Work::of_queries(count, size_of_val(queries), K);
+    let bytes = probed_bytes(index, count as f64, probes) + Work::of_queries(count, size_of_val(queries), k);
     let case = format!("{case} nq={} probes={probes}{}", count, scan.suffix());
     let mut recalls = Vec::new();
-    for at in AT {
-        let recall = nearest_in(&found.ids, K, truth, 1, at);
+    for at in AT.into_iter().filter(|&at| at <= k) {
+        let recall = nearest_in(&found.ids, k, truth, TRUE, at);
         recalls.push(format!("R@{at} {recall:.4}"));
         record.add(Measured::new(case.clone(), at, times.clone(), bytes, right).recall(recall))?;
     }
+    let recall = warpann::recall(&found.ids, k, truth, TRUE, TRUE);
+    recalls.push(format!("10 of 10 {recall:.4}"));
+    record.add(Measured::new(format!("{case} 10 of 10"), k, times.clone(), bytes, right).recall(recall))?;
     let each = 1e3 * times.median() / count as f64;
     print(format_args!("{each:.3} us a query, {}\n", recalls.join(", ")))
 }

@@ -72,8 +72,9 @@ fn inverted_files_and_k_means_fill_one_record() {
     before += 52;
     // Five encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels of
     // two each; k-means of two sizes; a build of two times, and two k at five numbers of probes; an exact graph, and a
-    // build of two times with graphs at two numbers of probes; ground truth, and for two lengths of codes three times
-    // of the build, and R@n for three n at three numbers of probes. Searches of three kinds of indexes by two numbers
+    // build of two times with graphs at two numbers of probes; ground truth, and for three lengths of codes three
+    // times of the build, and R@n for three n and ten of ten at three numbers of probes. Searches of three kinds of
+    // indexes by two numbers
     // of threads, cold and warm, three percentiles each; three exact searches and two trainings.
     let parts: [(&[&str], usize); 9] = [
         (&["ivf"], 5 * (3 + (2 + 3) * 3)),
@@ -82,7 +83,7 @@ fn inverted_files_and_k_means_fill_one_record() {
         (&["ten-million"], 2 + 2 * 5),
         (&["graph"], 1),
         (&["graph", "--lists", "16"], 2 + 2),
-        (&["billion"], 1 + 2 * (3 + 3 * 3)),
+        (&["billion", "--bits", "4"], 1 + 3 * (3 + 3 * 4)),
         (&["load", "--threads", "1,3"], 3 * 2 * 2 * 3),
         (&["moved"], 3 + 2),
     ];

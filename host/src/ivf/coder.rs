@@ -213,7 +213,7 @@ impl<'a, T: Element> Coder<'a, T> {
             if let Some(DeviceCoder::Codes(coder)) = coder.as_deref() {
                 let mut labels = host_memory::zeroed(count)?;
                 let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, code_bytes])?)?;
-                coder.code(rows, &mut labels, &mut codes)?;
+                coder.code(rows, &mut labels, &mut codes).map_err(|error| error.after_rows(first_row))?;
                 // Generated rows never come to the host.
                 let clamped = match rows {
                     Rows::Given(rows) => codec.clamped(rows, Residuals { labels: &labels, centroids }),

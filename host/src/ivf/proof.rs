@@ -64,15 +64,13 @@
 //! 108, 44, 23 and 15 of 5,420 for 128. With the rest of each vector in the place of the greatest they would be 82, 34,
 //! 20, 14 and 12, and 77, 32, 19, 14 and 12.
 
+use warpann_kernels::ivf::encode_bits::{LEAST_LENGTH, SLACK};
+
 use crate::ivf::rest::Rest;
 use crate::{Metric, Proof};
 
-/// More than the share of a vector's length by which rotation and rounding change distances.
-pub(super) const SLACK: f64 = 1.0 / 65536.0;
 /// More than the relative rounding of a canonical distance.
 const ROUNDING: f64 = 1.0 / 4_194_304.0;
-/// Lengths below this count as 0: 2⁻¹²⁰.
-pub(super) const LEAST_LENGTH: f64 = f64::from_bits((1023 - 120) << 52);
 /// More than the absolute rounding of a product that is subnormal: 2⁻¹⁴⁰.
 const LEAST_PRODUCT: f64 = f64::from_bits((1023 - 140) << 52);
 /// Squared distances below this count as 0: 2⁻¹⁰⁰.

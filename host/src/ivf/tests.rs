@@ -194,6 +194,9 @@ fn streams_give_the_index_of_one_add() {
         (Encoding::F16, Metric::InnerProduct),
         (Encoding::Scalar8, Metric::L2),
         (Encoding::Scalar8, Metric::Cosine),
+        (Encoding::Bits { bits: 1 }, Metric::Cosine),
+        (Encoding::Bits { bits: 3 }, Metric::InnerProduct),
+        (Encoding::Bits { bits: 8 }, Metric::L2),
     ] {
         let mut expected = trained_on_cpu(&generator, encoding, metric, Device::Cpu);
         expected.add(&all).unwrap();
@@ -210,6 +213,41 @@ fn streams_give_the_index_of_one_add() {
             made.add_generated(&generator, 450..700).unwrap();
             same_lists(&made, &expected);
             assert_eq!(made.ids(), (0..700).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Vectors of any length, sparse ones and those that equal their centroid; steps and rests have the same bits, too.
+#[test]
+fn a_device_codes_by_bits_as_the_cpu_does() {
+    let mut random = Random::new(3);
+    for (at, dim) in [1, 2, 5, 31, 32, 33, 64, 96, 130].into_iter().enumerate() {
+        let bits = 1 + at as u32 % 8;
+        for metric in [Metric::L2, Metric::Cosine] {
+            let builder = IvfIndex::<f32>::builder(dim, 3).encoding(Encoding::Bits { bits }).metric(metric);
+            let mut on_cpu = builder.device(Device::Cpu).build().unwrap();
+            let mut rows: Vec<f32> = Vec::new();
+            for row in 0..200 {
+                let size = random.pick(&[1.0, 1.0, 1e-3, 1e20, 1e-30, 1e-40]);
+                let one =
+                    (0..dim).map(|_| if row % 3 == 0 && random.below(4) > 0 { 0.0 } else { random.unit_f32() - 0.5 });
+                rows.extend(one.map(|x| x * size));
+            }
+            rows[..dim].fill(0.0);
+            on_cpu.train(&rows[..100 * dim]).unwrap();
+            let mut on_device = IvfIndex::from_bytes(&on_cpu.to_bytes().unwrap(), Device::Emulator, None).unwrap();
+            for index in [&mut on_cpu, &mut on_device] {
+                index.add(&rows).unwrap();
+            }
+            same_lists(&on_device, &on_cpu);
+            // Under cosine nothing is too long.
+            let mut long = vec![0.0; 7 * dim];
+            long[4 * dim + dim / 2] = -3e37;
+            let refused =
+                [on_cpu.add(&long), on_device.add(&long)].map(|added| added.err().map(|error| error.to_string()));
+            assert_eq!(refused[0], refused[1], "{dim} components, {bits} bits, {metric}");
+            assert_eq!(refused[0].is_some(), metric == Metric::L2, "{refused:?}");
+            assert_eq!(on_device.len(), on_cpu.len());
         }
     }
 }

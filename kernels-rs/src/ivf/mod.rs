@@ -6,6 +6,7 @@
 //! | [`byte_queries`] | the same for vectors of bytes, which are their own operands | |
 //! | [`code_queries`] | queries as bytes for codes of bytes or bits, and the terms of pairs | |
 //! | [`widen`] | queries as they are compared with centroids and codes | |
+//! | [`encode_bits`] | codes of a few bits of residuals, and their rests | RaBitQ |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
 //! | `encoding` | the operands of stored vectors, with one file for each encoding | |
@@ -18,6 +19,7 @@
 pub mod byte_queries;
 pub mod code_bounds;
 pub mod code_queries;
+pub mod encode_bits;
 pub mod encoding;
 pub mod list_scan;
 pub mod pairs;

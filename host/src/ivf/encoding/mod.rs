@@ -31,6 +31,7 @@ pub(super) mod bits;
 mod codec;
 pub(super) mod f16;
 pub(super) mod flat;
+mod list_coder;
 pub(super) mod pq;
 pub(super) mod scalar8;
 

@@ -10,8 +10,8 @@
 //! bits can do for components that are spread on both sides of it.
 //!
 //! # Rows
-//! `code_bytes` bytes, a multiple of 4: the step as f32, the rest, which is the host's and no kernel reads (the error
-//! of the code), and then, for each [`GROUP`] of 32 components, a word for each bit of the code, the sign first. The
+//! `code_bytes` bytes, a multiple of 4: the step as f32, the rest, which no search reads (the error of the code), and
+//! then, for each [`GROUP`] of 32 components, a word for each bit of the code, the sign first. The
 //! code of component 4·s + e of a group has its bits at place 8·e + s of the words. So `(word >> s) & 0x01010101` is
 //! one bit of the codes of four neighbours, a byte each, and codes become levels four at a time. Bits of components
 //! that a vector does not have are zero.
@@ -54,7 +54,7 @@ pub const GROUP: u32 = 32;
 /// The greatest number of bits of a code.
 pub const MOST_BITS: u32 = 8;
 /// Bytes of a row before its first group: the step and the rest.
-const HEAD_BYTES: u32 = 8;
+pub const HEAD_BYTES: u32 = 8;
 /// The lowest bit of each byte.
 const ONES: u32 = 0x0101_0101;
 

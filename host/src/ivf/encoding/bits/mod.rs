@@ -33,11 +33,13 @@
 //! the grid with the greatest dot² / square, the first of equals; step = m · dot / square
 //! ```
 //!
-//! All in f32, with sums of [`LANES`] lanes, so that every CPU makes the same codes; the step in f64. A step below
-//! [`LEAST_STEP`] becomes 0, with levels of zero bits: the code is then the centroid.
+//! All in f32, with sums of [`LANES`] lanes, so that every device makes the same codes; the step in f64. A step below
+//! [`LEAST_STEP`] becomes 0, with levels of zero bits: the code is then the centroid. The sums of the rest are f64, of
+//! a lane for each place of a word.
 //!
 //! # Cost
-//! O(dim · TRIALS) for a vector, and O(dim · log dim) for the rotation. A code has 8 + 4·B·⌈dim / 32⌉ bytes.
+//! O(dim · TRIALS) for a vector, and O(dim · log dim) for the rotation. A GPU codes vectors after it has found their
+//! lists (`warpann_kernels::ivf::encode_bits`). A code has 8 + 4·B·⌈dim / 32⌉ bytes.
 
 mod gpu;
 
@@ -45,14 +47,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use warpann_kernels::ivf::encoding::bits::{GROUP, MOST_BITS, row_bytes};
+use warpann_kernels::ivf::encode_bits::{
+    EncodeBits, GREATEST_STEP, LANES, LEAST_STEP, Levels, SLACK, TRIALS, below, code_of, rest_of,
+};
+use warpann_kernels::ivf::encoding::bits::{GROUP, HEAD_BYTES, MOST_BITS, row_bytes};
+use warpann_kernels::pq::mix::Mix;
 
 use self::gpu::BitsPlan;
+use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
-use crate::ivf::encoding::codec::{Codec, FileParts, Scheme, Trained, Training, to_f32};
+use crate::ivf::encoding::codec::{Codec, DeviceCoder, FileParts, Scheme, Trained, Training, to_f32};
+use crate::ivf::encoding::list_coder::{Coder, OnDevice, RowEncoder};
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
-use crate::ivf::proof::{LEAST_LENGTH, SLACK};
 use crate::ivf::rest::Rest;
+use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
 use crate::pq::mixing::{Mixing, ROUNDS};
 use crate::pq::turn::Turn;
@@ -62,22 +70,8 @@ use crate::{Device, ElementType, Error, Metric, Result, host_memory};
 
 /// Numbers of bits that a component may have.
 const BITS: (usize, usize) = (1, MOST_BITS as usize);
-/// Number of grids that an encoder tries.
-const TRIALS: u32 = 16;
-/// The first grid, as a share of the one that reaches the greatest component. By the normal distribution, the best grid
-/// of two bits for 1,536 components is at .47; one of few components may need the last one, 1.34.
-const FIRST: f32 = 0.4;
-/// Number of lanes of sums.
-const LANES: usize = 16;
-/// The least step but 0: 2^-120, so that products with it are normal numbers.
-const LEAST_STEP: f32 = f32::from_bits((127 - 120) << 23);
-/// The greatest step: 2^100. With it, decoded residuals are finite.
-const GREATEST_STEP: f32 = f32::from_bits((127 + 100) << 23);
 /// Smallest number of rows that one task codes.
 const RUN: usize = 16;
-/// Adding and subtracting this rounds numbers below 2^22 to whole ones.
-const ROUNDING: f32 = 12_582_912.0;
-
 /// The scheme of [`Encoding::Bits`](crate::ivf::Encoding::Bits), with its parameter.
 #[derive(Debug)]
 pub(crate) struct BitsScheme {
@@ -166,7 +160,7 @@ impl Scheme for BitsScheme {
 /// Bytes of a word of a code.
 const WORD: usize = size_of::<u32>();
 /// Bytes of a code before its first group: step and rest.
-const HEAD: usize = 2 * WORD;
+const HEAD: usize = HEAD_BYTES as usize;
 
 /// The bits of a word that belong to no component, if its group has `components`.
 fn unused(components: usize) -> u32 {
@@ -179,7 +173,7 @@ fn place(i: usize) -> usize {
 }
 
 /// Encodes and decodes by codes of `bits` bits.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct BitsCodec {
     bits: u32,
     rotation: Mixing,
@@ -187,39 +181,12 @@ struct BitsCodec {
     directions: bool,
 }
 
-/// The levels of a number of bits: `scale` · n + `shift` for whole numbers n, 0 to `most`, and their negatives.
-#[derive(Debug, Clone, Copy)]
-struct Levels {
-    scale: f32,
-    shift: f32,
-    most: f32,
-    /// The grid whose greatest level is next to 1.
-    grid: f32,
-}
-
-impl Levels {
-    fn of(bits: u32) -> Levels {
-        if bits < MOST_BITS {
-            let count = (1u32 << (bits - 1)) as f32;
-            Levels { scale: 2.0, shift: 1.0, most: count - 1.0, grid: 0.5 / count }
-        } else {
-            Levels { scale: 1.0, shift: 0.0, most: 127.0, grid: 1.0 / 128.0 }
-        }
-    }
-
-    /// The number of the level nearest to `size`, which is in units of the levels and not negative.
-    fn number(self, size: f32) -> f32 {
-        let number = ((size - self.shift) / self.scale).max(0.0).min(self.most);
-        (number + ROUNDING) - ROUNDING
-    }
-}
-
 /// Σ w·level and Σ level² of the levels of a grid.
 fn products(levels: Levels, w: &[f32], up: f32) -> [f32; 2] {
-    let mut sums = [[0.0f32; LANES]; 2];
-    for w in w.chunks(LANES) {
+    let mut sums = [[0.0f32; LANES as usize]; 2];
+    for w in w.chunks(LANES as usize) {
         for (lane, w) in w.iter().enumerate() {
-            let level = levels.scale * levels.number(w * up) + levels.shift;
+            let level = levels.level(levels.number(w * up));
             sums[0][lane] += w * level;
             sums[1][lane] += level * level;
         }
@@ -231,7 +198,7 @@ fn products(levels: Levels, w: &[f32], up: f32) -> [f32; 2] {
 fn best_grid(levels: Levels, w: &[f32]) -> (f64, f32) {
     let mut best = (0.0f32, 0.0f64, 1.0f32);
     for trial in 0..TRIALS {
-        let up = 1.0 / (levels.grid * (FIRST + trial as f32 / TRIALS as f32));
+        let up = levels.up(trial);
         let [dot, square] = products(levels, w, up);
         let found = dot * dot / square;
         if found > best.0 {
@@ -255,20 +222,29 @@ fn along(length: f32, square: f64) -> f32 {
     if along <= length { along } else { length }
 }
 
-/// The rest of the code of `x` that stands for `r`. The factor is for the roundings of the sums here, and for lengths
-/// of queries, which a rotation changes.
+/// The sum of a term of each component, in the order of the kernel: in a lane for each place of a word, and the lanes
+/// by halves.
+fn sum(x: &[f32], r: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut lanes = [0.0f64; GROUP as usize];
+    for (x, r) in x.chunks(GROUP as usize).zip(r.chunks(GROUP as usize)) {
+        x.iter().zip(r).enumerate().for_each(|(i, (&x, &r))| lanes[place(i)] += term(x.into(), r.into()));
+    }
+    let mut half = lanes.len() / 2;
+    while half > 0 {
+        (0..half).for_each(|lane| lanes[lane] += lanes[lane + half]);
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The rest of the code of `x` that stands for `r`.
 fn rest(x: &[f32], r: &[f32], directions: bool) -> f32 {
-    let size = |x: &[f32]| x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    let (of_x, of_r) = if directions { (size(x), size(r)) } else { (1.0, 1.0) };
-    let (error, slack) = if of_x > 0.0 && of_r > 0.0 {
-        let left = |(&x, &r): (&f32, &f32)| (f64::from(x) / of_x - f64::from(r) / of_r).powi(2);
-        let left = x.iter().zip(r).map(left).sum::<f64>().sqrt();
-        (left, SLACK * if directions { 1.0 } else { size(x) })
-    } else {
-        // The similarity of a zero vector is 0, that of the other is at most 1.
-        (1.0, SLACK)
+    let (of_x, of_r) = (sum(x, r, |x, _| x * x).sqrt(), sum(x, r, |_, r| r * r).sqrt());
+    let left = match directions && of_x > 0.0 && of_r > 0.0 {
+        true => sum(x, r, |x, r| (x / of_x - r / of_r) * (x / of_x - r / of_r)),
+        false => sum(x, r, |x, r| (x - r) * (x - r)),
     };
-    (((error + slack) * (1.0 + 2.0 * SLACK) + LEAST_LENGTH) as f32).next_up()
+    rest_of(of_x, of_r, left.sqrt(), directions)
 }
 
 impl BitsCodec {
@@ -301,14 +277,7 @@ impl BitsCodec {
         for ((w, y), to) in groups.zip(planes.chunks_exact_mut(bits * WORD)) {
             let mut words = [0u32; MOST_BITS as usize];
             for (i, (w, y)) in w.iter().zip(y).enumerate() {
-                let number = levels.number(w * up) as u32;
-                // Codes ascend with levels.
-                let code = match (bits < MOST_BITS as usize, *y < 0.0) {
-                    (true, false) => (1 << (bits - 1)) + number,
-                    (true, true) => (1 << (bits - 1)) - 1 - number,
-                    (false, false) => 128 + number,
-                    (false, true) => 128 - number,
-                };
+                let code = code_of(self.bits, levels.number(w * up) as u32, *y < 0.0);
                 for (plane, word) in words[..bits].iter_mut().enumerate() {
                     *word |= (code >> (bits - 1 - plane) & 1) << place(i);
                 }
@@ -324,6 +293,19 @@ impl BitsCodec {
 impl Codec for BitsCodec {
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, _: Device) -> Result<Cow<'a, [f32]>> {
         Ok(Cow::Owned(self.rotation.apply(&to_f32(rows, metric.divides_by_norms())?)?))
+    }
+
+    fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
+        let shared_bytes = assigner.runtime().limits().shared_bytes;
+        let dim = self.rotation.dim() as u32;
+        if !EncodeBits::fits(dim, shared_bytes) || dim > Mix::longest(shared_bytes) {
+            return Ok(DeviceCoder::Lists(Box::new(assigner)));
+        }
+        Ok(DeviceCoder::Codes(Box::new(Coder::new(assigner, Box::new(self.clone()))?)))
+    }
+
+    fn codes_generated(&self) -> bool {
+        true
     }
 
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
@@ -360,8 +342,7 @@ impl Codec for BitsCodec {
         let dim = self.rotation.dim();
         let bits = self.bits as usize;
         let levels = Levels::of(self.bits);
-        // A level is scale · code − below.
-        let below = if self.bits < MOST_BITS { (1u32 << self.bits) as f32 - 1.0 } else { 128.0 };
+        let below = below(self.bits);
         for (to, code) in to.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes(dim, self.bits))) {
             let (step, planes) = (word_of(code, 0), &code[HEAD..]);
             let groups = to.chunks_mut(GROUP as usize).zip(centroid.chunks(GROUP as usize));
@@ -411,6 +392,37 @@ impl Codec for BitsCodec {
 
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
         Box::new(BitsPlan::new(layout, shape, self.bits))
+    }
+}
+
+impl RowEncoder for BitsCodec {
+    fn code_bytes(&self) -> usize {
+        row_bytes(self.rotation.dim(), self.bits)
+    }
+
+    /// The signs of each round, padded.
+    fn tables(&self, stride: usize) -> Cow<'_, [f32]> {
+        let mut signs = vec![0.0; ROUNDS * stride];
+        let rounds = self.rotation.signs().chunks_exact(self.rotation.dim());
+        signs.chunks_exact_mut(stride).zip(rounds).for_each(|(to, round)| to[..round.len()].copy_from_slice(round));
+        Cow::Owned(signs)
+    }
+
+    fn rotates(&self) -> bool {
+        true
+    }
+
+    fn derived(&self) -> Option<&'static str> {
+        Some("residual")
+    }
+
+    unsafe fn enqueue(&self, on: OnStream<'_>, rows: OnDevice) -> Result<()> {
+        let OnDevice { rows, stride, count, labels, centroids, codes, refused, .. } = rows;
+        let (dim, bits, directions) = (self.rotation.dim() as u32, self.bits, self.directions.into());
+        let launch = EncodeBits { rows, count, stride, dim, labels, centroids, bits, directions, codes, refused };
+        let config = launch.config(on.runtime.limits().shared_bytes);
+        // SAFETY: as the caller promises; `device_coder` found that a vector fits.
+        unsafe { on.runtime.launch(on.stream, &EncodeBits::KERNEL, config, launch) }
     }
 }
 

@@ -5,7 +5,6 @@
 //!
 //! Only these codes can also be scanned by lookup tables, query by query, on the CPU and on devices.
 
-mod coder;
 mod gpu;
 
 use std::borrow::Cow;
@@ -13,13 +12,15 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use self::coder::Coder;
 use self::gpu::PqPlan;
+use crate::device::queue::OnStream;
 use crate::device::scratch::Layout;
 use crate::ivf::encoding::codec::{Clamped, Codec, DeviceCoder, FileParts, Scheme, Trained, Training, to_f32};
+use crate::ivf::encoding::list_coder::{Coder, OnDevice, RowEncoder};
 use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::kmeans::gpu::assigner::Assigner;
 use crate::pq::encode::Residuals;
+use crate::pq::gpu::encode as on_device;
 use crate::pq::turn::Turn;
 use crate::pq::{CODE_BITS, PqTraining, ProductQuantizer, Rotation, codes};
 use crate::random::gather;
@@ -170,7 +171,7 @@ impl Codec for PqCodec {
     }
 
     fn device_coder(&self, assigner: Assigner) -> Result<DeviceCoder> {
-        Ok(DeviceCoder::Codes(Box::new(Coder::new(assigner, Arc::clone(&self.quantizer))?)))
+        Ok(DeviceCoder::Codes(Box::new(Coder::new(assigner, Box::new(Arc::clone(&self.quantizer)))?)))
     }
 
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
@@ -238,4 +239,22 @@ fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
     };
     let first = code_bytes - 1 - from % code_bytes;
     bytes.iter().skip(first).step_by(code_bytes).fold(0, |all, &byte| all | byte) & unused == 0
+}
+impl RowEncoder for Arc<ProductQuantizer> {
+    fn code_bytes(&self) -> usize {
+        ProductQuantizer::code_bytes(self)
+    }
+
+    /// The codebooks, component by component.
+    fn tables(&self, _: usize) -> Cow<'_, [f32]> {
+        self.all_transposed().into()
+    }
+
+    unsafe fn enqueue(&self, on: OnStream<'_>, rows: OnDevice) -> Result<()> {
+        let OnDevice { rows, stride, count, labels, centroids, tables, codes, .. } = rows;
+        let labels = Some(labels);
+        let what = on_device::OnDevice { rows, stride, count, labels, centroids, codebooks: tables, codes };
+        // SAFETY: as the caller promises.
+        unsafe { on_device::enqueue(on.runtime, on.stream, self, what) }
+    }
 }
