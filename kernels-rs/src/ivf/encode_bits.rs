@@ -100,7 +100,7 @@ pub fn code_of(bits: u32, number: u32, negative: bool) -> u32 {
     }
 }
 
-/// What a level is below `scale` times its code.
+/// The number by which `scale` times a code exceeds its level.
 #[device_inline]
 pub fn below(bits: u32) -> f32 {
     if bits < MOST_BITS { (1u32 << bits) as f32 - 1.0 } else { 128.0 }

@@ -43,7 +43,7 @@ pub(super) trait RowEncoder: Send + Sync {
         false
     }
 
-    /// What is too large of rows that no code can hold; `None` if codes hold all rows.
+    /// The name of the values that are too large in rows that no code can hold; `None` if codes hold all rows.
     fn derived(&self) -> Option<&'static str> {
         None
     }
