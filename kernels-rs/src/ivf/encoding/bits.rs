@@ -75,7 +75,7 @@ scan_kernels! {
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
             scan_bit_codes_64_streamed = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bit_codes_16 = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16(min_blocks = 3) = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
             scan_bit_codes_16_streamed = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
@@ -228,11 +228,17 @@ impl Operand4 for Bits {
     }
 }
 
-/// Codes that become levels on the way to shared memory. A thread unpacks `TOGETHER` rows together, so that their loads
-/// wait for memory at the same time: with `mma.sync`, whose sums take the registers, one.
+/// Codes that become levels on the way to shared memory, times 2^(7 − B) for B bits up to seven: a byte has the bits of
+/// the code from its highest on, the sign inverted, and then a 1. Steps are divided by as much, which is exact. A thread
+/// unpacks `TOGETHER` rows together, so that their loads wait for memory at the same time: with `mma.sync`, whose sums
+/// take the registers, one.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<const TOGETHER: usize> {
     codes: Bits,
+    /// 2^(B − 7), at most 1.
+    scale: f32,
+    /// The bits of four levels that no code has: the inverted signs, and the 1 behind the code.
+    start: u32,
     /// Number of groups of a row.
     groups: u32,
 }
@@ -249,8 +255,14 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
 
     #[device_inline]
     fn of(launch: &ScanLists) -> Self {
-        let dim = launch.stored.dim;
-        Self { codes: Decode::of(&launch.stored, dim.next_multiple_of(4)), groups: dim.div_ceil(GROUP) }
+        let StoredRows { dim, bits, .. } = launch.stored;
+        let (scale, start) = if bits < MOST_BITS {
+            (f32::from_bits((127 + bits - 7) << 23), ONES << 7 | ONES << (7 - bits))
+        } else {
+            (1.0, ONES << 7)
+        };
+        let codes = Decode::of(&launch.stored, dim.next_multiple_of(4));
+        Self { codes, scale, start, groups: dim.div_ceil(GROUP) }
     }
 
     #[device_inline]
@@ -259,7 +271,7 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
     #[device_inline]
     unsafe fn step(&self, row: u32) -> f32 {
         // SAFETY: as the caller promises.
-        unsafe { self.codes.step(row) }
+        unsafe { self.codes.step(row) * self.scale }
     }
 
     #[device_inline]
@@ -285,6 +297,9 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
         // SAFETY: rows row + 32·i < 128, which exist; groups past the end of a row become zeros.
         unsafe {
             let to = to.add(chunk_offset(row, part));
+            // Rows of a thread are at equal distances.
+            let apart = (THREADS / 8) as usize * self.codes.code_bytes as usize;
+            let first = self.codes.group(first + row, group).cast::<u8>();
             unroll::<ROWS_A_THREAD>(|i| {
                 if !i.is_multiple_of(TOGETHER) {
                     return;
@@ -293,21 +308,25 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
                 let mut words = [[0u32; 4]; TOGETHER];
                 if group < self.groups {
                     let mut from = [core::ptr::null(); TOGETHER];
-                    unroll::<TOGETHER>(|j| from[j] = self.codes.group(first + row + of(j), group));
-                    let mut bit = 1;
+                    unroll::<TOGETHER>(|j| {
+                        from[j] = first.wrapping_add((i + j) * apart).cast::<u32>();
+                        words[j] = [self.start; 4];
+                    });
+                    let mut planes = [0; TOGETHER];
+                    unroll::<TOGETHER>(|j| planes[j] = signs[i + j]);
+                    let mut bit = 0;
                     while bit < bits {
-                        let mut planes = [0; TOGETHER];
-                        unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
+                        // The bit of a level is at place s + q of a byte of the plane, and goes to place 7 − bit.
+                        let (turn, mask) = ((s + bit).wrapping_sub(7) % 32, ONES << (7 - bit));
                         unroll::<TOGETHER>(|j| {
-                            let plane = planes[j] >> s;
-                            unroll::<4>(|q| words[j][q] = more(words[j][q], plane, q as u32));
+                            let plane = planes[j].rotate_right(turn);
+                            unroll::<4>(|q| words[j][q] ^= plane.rotate_right(q as u32) & mask);
                         });
                         bit += 1;
+                        if bit < bits {
+                            unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
+                        }
                     }
-                    unroll::<TOGETHER>(|j| {
-                        let signs = signs[i + j] >> s;
-                        unroll::<4>(|q| words[j][q] = levels(signs, q as u32, words[j][q], bits));
-                    });
                 }
                 unroll::<TOGETHER>(|j| to.add(of(j) * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words[j])));
             });
