@@ -222,15 +222,7 @@ impl SelectPlan {
 
     /// The plan of the table's method for f32 keys in rows of these lengths.
     pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> SelectPlan {
-        let ((device, clusters), typical) = (by_clusters(limits), [rows, columns.typical, k]);
-        let mut method = dispatch::choose((device, clusters), typical, true);
-        // The longest row may exceed the memory of the clusters that suit the typical one. Inverted files have such rows:
-        // with 32 of 4,000 lists of unequal lengths 256 queries took .36 ms by a grid of blocks for each row instead.
-        if let Method::Cluster { blocks } = method
-            && Clusters::plan(rows, columns.most, k, blocks, limits).is_none()
-        {
-            method = dispatch::choose((device, false), typical, true);
-        }
+        let method = dispatch::choose(by_clusters(limits), [rows, columns.typical, k], true);
         SelectPlan::of_method(layout, rows, columns.most, k, method, limits)
     }
 

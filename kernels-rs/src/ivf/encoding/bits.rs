@@ -23,14 +23,23 @@
 //! centroid.
 //!
 //! # Cost
-//! A row is read as B/8 bytes for each component. A thread unpacks 16 components of four rows with about 3·B + 6
-//! instructions for each four components: for B = 4 and 128 rows × 128 components 300 instructions a thread, 600 cycles
-//! of a multiprocessor's four schedulers, where the products with 64 queries in two planes take 760 (1,442 TOPS of
-//! bytes on an H200). Two blocks of a multiprocessor overlap them.
+//! A row is read as B/8 bytes for each component. A thread unpacks 16 components of four rows with two instructions for
+//! each bit of four components, and some ten for each bit: for B = 4 and 128 rows × 128 components 170 instructions a
+//! thread, 340 cycles of a multiprocessor's four schedulers (650 of its units for whole numbers, which are half as
+//! many), where the products with 64 queries in two planes take 760 (1,442 TOPS of bytes on an H200). Two blocks of a
+//! multiprocessor overlap them.
 //!
 //! Measured on an H200 with 4 bits: 10,000 queries, 32 of 1,024 lists, 300,000 × 384 take .60 ms, 156·10⁹ pairs a
-//! second; the products alone, with padding, would take .13. Whole searches of a million vectors are in
-//! docs/FIGURES.md.
+//! second; the products alone, with padding, would take .13. Whole searches are in docs/FIGURES.md.
+//!
+//! A billion vectors meet few queries a list, and the scan of small tiles is nine tenths of the search. For 10⁸ × 96, 5
+//! bits, 2.4 queries for each of 13,107 lists, Nsight Compute counts 6,100 instructions of warps for each 128 rows (half
+//! of them for whole numbers), 2.5 a cycle, and a fifth of the memory's rate: 6.4 ms.
+//!
+//! # What lost
+//! Three blocks a multiprocessor for small tiles (80 registers), rows unpacked one after the other, and warps without
+//! queries that rest: 6.42 ms and not 6.51 (predicted: half). What a bit costs beside its two instructions had become
+//! most of the unpacking.
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
@@ -75,9 +84,9 @@ scan_kernels! {
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
             scan_bit_codes_64_streamed = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bit_codes_16(min_blocks = 3) = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16 = scan::<Unpacked<4>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_bit_codes_16_streamed = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
+            scan_bit_codes_16_streamed = scan::<Unpacked<4>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
             append_bit_codes(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
@@ -230,8 +239,8 @@ impl Operand4 for Bits {
 
 /// Codes that become levels on the way to shared memory, times 2^(7 − B) for B bits up to seven: a byte has the bits of
 /// the code from its highest on, the sign inverted, and then a 1. Steps are divided by as much, which is exact. A thread
-/// unpacks `TOGETHER` rows together, so that their loads wait for memory at the same time: with `mma.sync`, whose sums
-/// take the registers, one.
+/// unpacks `TOGETHER` rows together, so that their loads wait for memory at the same time, and what a bit costs once is
+/// paid once: one row with `mma.sync` and many queries, whose sums take the registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<const TOGETHER: usize> {
     codes: Bits,
