@@ -9,7 +9,7 @@ use warpann::element::ElementType;
 use warpann::flat::FaissBits;
 use warpann::graph::hnsw::HnswInfo;
 use warpann::io::Open;
-use warpann::ivf::{Encoding, FaissInfo};
+use warpann::ivf::{Encoding, FaissInfo, IvfIndexBuilder};
 use warpann::{
     AnyIndex, FlatIndex, GraphIndex, IndexInfo, IndexKind, IvfIndex, Metric, Placement, Proof, SearchOptions,
     SearchStatistics, SharedFilter,

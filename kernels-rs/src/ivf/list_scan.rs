@@ -736,14 +736,12 @@ impl<
         }
     }
 
-    /// A warp without rows leaves the tensor cores to other warps, and so does one without queries, if tiles are of 16
-    /// queries as two planes. The other kernels do not skip: the branch costs `mma.sync` registers, and ptxas serialises
-    /// `wgmma` products after it (C7518).
+    /// A warp without rows leaves the tensor cores to other warps. The other kernels do not skip: the branch costs
+    /// `mma.sync` registers, and ptxas serialises `wgmma` products after it (C7518).
     #[device_inline]
     fn wanted(&self, part: &P) -> bool {
         match P::INSTRUCTION {
             Instruction::MmaSync if APPEND && RESIDENT => self.row + part.first_column() < self.item.end,
-            Instruction::MmaSync if R::PLANES && ROWS == 1 => query_of(part.first_row()) < self.item.pairs,
             _ => true,
         }
     }

@@ -168,8 +168,8 @@ fn files_come_back_as_the_lists_that_they_were() {
     check_round_trip::<i8>(Metric::L2, Encoding::Scalar8);
 }
 
-/// 16 bits in two lists, of which one has the vectors 5 and 9. FAISS 1.15.1 reads these bytes, and writes the same but for
-/// the lengths of the lists, which it writes as pairs (`sprs`) where most lists are empty.
+/// 16 bits in two lists, of which one has the vectors 5 and 9. FAISS 1.15.1 reads these bytes, and writes the same but
+/// for the lengths of the lists, which it writes as pairs (`sprs`) where most lists are empty.
 #[test]
 fn a_file_of_bits_is_read_and_written_to_the_byte() {
     let head = |word: &[u8], vectors: u64| {

@@ -23,23 +23,25 @@
 //! centroid.
 //!
 //! # Cost
-//! A row is read as B/8 bytes for each component. A thread unpacks 16 components of four rows with two instructions for
-//! each bit of four components, and some ten for each bit: for B = 4 and 128 rows × 128 components 170 instructions a
-//! thread, 340 cycles of a multiprocessor's four schedulers (650 of its units for whole numbers, which are half as
-//! many), where the products with 64 queries in two planes take 760 (1,442 TOPS of bytes on an H200). Two blocks of a
-//! multiprocessor overlap them.
+//! A row is read as B/8 bytes for each component. A thread unpacks 16 components of four rows with about 3·B + 6
+//! instructions for each four components: for B = 4 and 128 rows × 128 components 300 instructions a thread, 600 cycles
+//! of a multiprocessor's four schedulers, where the products with 64 queries in two planes take 760 (1,442 TOPS of
+//! bytes on an H200). Two blocks of a multiprocessor overlap them.
 //!
 //! Measured on an H200 with 4 bits: 10,000 queries, 32 of 1,024 lists, 300,000 × 384 take .60 ms, 156·10⁹ pairs a
 //! second; the products alone, with padding, would take .13. Whole searches are in docs/FIGURES.md.
 //!
-//! A billion vectors meet few queries a list, and the scan of small tiles is nine tenths of the search. For 10⁸ × 96, 5
-//! bits, 2.4 queries for each of 13,107 lists, Nsight Compute counts 6,100 instructions of warps for each 128 rows (half
-//! of them for whole numbers), 2.5 a cycle, and a fifth of the memory's rate: 6.4 ms.
+//! A billion vectors meet few queries a list, and the scan of tiles of 16 queries is nine tenths of the search. For 10⁸
+//! × 96, 5 bits, 2.4 queries for each of 13,107 lists, it takes 6.5 ms: 2.4 instructions a cycle, and a fifth of the
+//! memory's rate (Nsight Compute, H200, 2026-11-30).
 //!
 //! # What lost
-//! Three blocks a multiprocessor for small tiles (80 registers), rows unpacked one after the other, and warps without
-//! queries that rest: 6.42 ms and not 6.51 (predicted: half). What a bit costs beside its two instructions had become
-//! most of the unpacking.
+//! Levels times 2^(7 − B), whose bits come from a plane by two instructions each (a rotation, and a selection of bits)
+//! instead of three, without a correction behind them. For 1,000,000 × 384 10,000 queries took 1 % less to 9 % more,
+//! and 256 queries 6 to 12 % less (means of two rounds in turn). For the 10⁸ above, rows one after the other with three
+//! blocks a multiprocessor and warps without queries that rest took 6.4 ms; four rows together with two blocks took
+//! 7.1, with 14 % fewer instructions. Half of 6.5 had been predicted: what a bit costs beside its two instructions was
+//! left out, and the units for whole numbers are as busy (63 %) as instructions are issued.
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
@@ -84,9 +86,9 @@ scan_kernels! {
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
             scan_bit_codes_64_streamed = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bit_codes_16 = scan::<Unpacked<4>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16 = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_bit_codes_16_streamed = scan::<Unpacked<4>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
+            scan_bit_codes_16_streamed = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
             append_bit_codes(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
@@ -237,17 +239,11 @@ impl Operand4 for Bits {
     }
 }
 
-/// Codes that become levels on the way to shared memory, times 2^(7 − B) for B bits up to seven: a byte has the bits of
-/// the code from its highest on, the sign inverted, and then a 1. Steps are divided by as much, which is exact. A thread
-/// unpacks `TOGETHER` rows together, so that their loads wait for memory at the same time, and what a bit costs once is
-/// paid once: one row with `mma.sync` and many queries, whose sums take the registers.
+/// Codes that become levels on the way to shared memory. A thread unpacks `TOGETHER` rows together, so that their loads
+/// wait for memory at the same time: with `mma.sync`, whose sums take the registers, one.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<const TOGETHER: usize> {
     codes: Bits,
-    /// 2^(B − 7), at most 1.
-    scale: f32,
-    /// The bits of four levels that no code has: the inverted signs, and the 1 behind the code.
-    start: u32,
     /// Number of groups of a row.
     groups: u32,
 }
@@ -264,14 +260,8 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
 
     #[device_inline]
     fn of(launch: &ScanLists) -> Self {
-        let StoredRows { dim, bits, .. } = launch.stored;
-        let (scale, start) = if bits < MOST_BITS {
-            (f32::from_bits((127 + bits - 7) << 23), ONES << 7 | ONES << (7 - bits))
-        } else {
-            (1.0, ONES << 7)
-        };
-        let codes = Decode::of(&launch.stored, dim.next_multiple_of(4));
-        Self { codes, scale, start, groups: dim.div_ceil(GROUP) }
+        let dim = launch.stored.dim;
+        Self { codes: Decode::of(&launch.stored, dim.next_multiple_of(4)), groups: dim.div_ceil(GROUP) }
     }
 
     #[device_inline]
@@ -280,7 +270,7 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
     #[device_inline]
     unsafe fn step(&self, row: u32) -> f32 {
         // SAFETY: as the caller promises.
-        unsafe { self.codes.step(row) * self.scale }
+        unsafe { self.codes.step(row) }
     }
 
     #[device_inline]
@@ -306,9 +296,6 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
         // SAFETY: rows row + 32·i < 128, which exist; groups past the end of a row become zeros.
         unsafe {
             let to = to.add(chunk_offset(row, part));
-            // Rows of a thread are at equal distances.
-            let apart = (THREADS / 8) as usize * self.codes.code_bytes as usize;
-            let first = self.codes.group(first + row, group).cast::<u8>();
             unroll::<ROWS_A_THREAD>(|i| {
                 if !i.is_multiple_of(TOGETHER) {
                     return;
@@ -317,25 +304,21 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
                 let mut words = [[0u32; 4]; TOGETHER];
                 if group < self.groups {
                     let mut from = [core::ptr::null(); TOGETHER];
-                    unroll::<TOGETHER>(|j| {
-                        from[j] = first.wrapping_add((i + j) * apart).cast::<u32>();
-                        words[j] = [self.start; 4];
-                    });
-                    let mut planes = [0; TOGETHER];
-                    unroll::<TOGETHER>(|j| planes[j] = signs[i + j]);
-                    let mut bit = 0;
+                    unroll::<TOGETHER>(|j| from[j] = self.codes.group(first + row + of(j), group));
+                    let mut bit = 1;
                     while bit < bits {
-                        // The bit of a level is at place s + q of a byte of the plane, and goes to place 7 − bit.
-                        let (turn, mask) = ((s + bit).wrapping_sub(7) % 32, ONES << (7 - bit));
+                        let mut planes = [0; TOGETHER];
+                        unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
                         unroll::<TOGETHER>(|j| {
-                            let plane = planes[j].rotate_right(turn);
-                            unroll::<4>(|q| words[j][q] ^= plane.rotate_right(q as u32) & mask);
+                            let plane = planes[j] >> s;
+                            unroll::<4>(|q| words[j][q] = more(words[j][q], plane, q as u32));
                         });
                         bit += 1;
-                        if bit < bits {
-                            unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
-                        }
                     }
+                    unroll::<TOGETHER>(|j| {
+                        let signs = signs[i + j] >> s;
+                        unroll::<4>(|q| words[j][q] = levels(signs, q as u32, words[j][q], bits));
+                    });
                 }
                 unroll::<TOGETHER>(|j| to.add(of(j) * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words[j])));
             });
