@@ -4,6 +4,10 @@
 //! assignment, probes and drift are those of vectors of 8 · dim components, and squared L2 of two vectors of bits is
 //! their Hamming distance. (Centroids of bits, by majority, would need an eighth of the products of the probes, but a
 //! vector in the middle between two of them falls to either by chance.) The lists hold the bytes, and scans count bits.
+//!
+//! # Cost
+//! Training takes the bits of its whole sample apart, a byte each, and assignment those of 64 MiB of components at a
+//! time. Centroids take 32 bytes for each byte of a vector.
 
 use std::borrow::Cow;
 use std::sync::Arc;
