@@ -291,7 +291,7 @@ def test_faiss_searches_our_lists_of_bits_and_we_search_its(tmp_path: Path) -> N
     theirs.nprobe = 2
     faiss.write_index_binary(theirs, str(path))
     again = warpann.IvfIndex.load_faiss(path, device="cpu")
-    assert (again.metric, again.dtype, again.probes) == ("hamming", "uint8", 2)
+    assert (again.metric, again.dtype, again.probes) == ("hamming", "u8", 2)
     # Both probe the two nearest of the same centroids, which are of bits.
     distances, _ = theirs.search(ASKED, K)
     assert (again.search(ASKED, K).distances == distances).mean() > 0.9
