@@ -41,7 +41,7 @@
 //! and 256 queries 6 to 12 % less (means of two rounds in turn). For the 10⁸ above, rows one after the other with three
 //! blocks a multiprocessor and warps without queries that rest took 6.4 ms; four rows together with two blocks took
 //! 7.1, with 14 % fewer instructions. Half of 6.5 had been predicted: what a bit costs beside its two instructions was
-//! left out, and the units for whole numbers are as busy (63 %) as instructions are issued.
+//! left out.
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
