@@ -225,7 +225,11 @@ impl<'a, T: Element> Coder<'a, T> {
                 Rows::Given(rows) => Cow::Borrowed(rows),
                 Rows::Generated { generator, first } => {
                     let rows = generator.rows(first, count);
-                    Cow::Owned(codec.transform(VectorSlice::of(&rows, dim), metric, Device::Cpu)?.into_owned())
+                    let turned = match codec.transform(VectorSlice::of(&rows, dim), metric, Device::Cpu)? {
+                        Cow::Owned(turned) => Some(turned),
+                        Cow::Borrowed(_) => None,
+                    };
+                    Cow::Owned(turned.unwrap_or(rows))
                 }
             };
             let labels = self.labels(coder, VectorSlice::of(&rows, dim))?;

@@ -261,9 +261,7 @@ impl<T: Element> Ivf<T> {
         let rows = gather(rows, dim, &measured)?;
         let (vectors, by) = (VectorSlice::of(&rows, dim), metric.assigned_by());
         let transformed = trained.codec.transform(vectors, metric, Device::Cpu)?;
-        let as_added = trained.codec.in_place() && !metric.compares_bits();
-        let compared = if as_added { vectors } else { VectorSlice::of(&transformed[..], trained.dim) };
-        let labels = assign_on_cpu(by, compared, &trained.centroids)?;
+        let labels = assign_on_cpu(by, VectorSlice::of(&transformed[..], trained.dim), &trained.centroids)?;
         let codes = match trained.codec.in_place() {
             true => bytemuck::cast_slice(&rows).to_vec(),
             false => {

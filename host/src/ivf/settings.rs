@@ -29,7 +29,6 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(super) fn check(&self, element: ElementType) -> Result<()> {
-        check_dim(self.dim)?;
         check_dim(self.metric.components(self.dim))?;
         if self.lists == 0 {
             return Err(Error::Zero { what: "lists" });

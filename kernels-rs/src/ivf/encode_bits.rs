@@ -3,7 +3,7 @@
 //! # Problem
 //! `host/src/ivf/encoding/bits` defines codes: for each of [`TRIALS`] grids the sums of w·level and level² over all
 //! components, in [`LANES`] lanes of f32; the levels and the step of the best grid; and the rest, in f64. The CPU and
-//! this kernel make the same bits. A billion vectors of 96 components would take a core some 1,500 s.
+//! this kernel make the same bits.
 //!
 //! # Algorithm
 //! A warp has one vector. Its halves try two grids at a time, so that a lane has one of the 16 lanes of the sums, and
@@ -17,7 +17,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::FULL_MASK;
+use cuda_std::warp::{FULL_MASK, butterfly_argmax, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, shared, thread, warp};
 
 use super::encoding::bits::{GROUP, HEAD_BYTES, MOST_BITS, row_bytes};
@@ -169,17 +169,6 @@ impl EncodeBits {
     }
 }
 
-/// The sum of a value of each lane, added by halves: the same in all lanes. All lanes arrive.
-#[device_inline]
-fn sum(mut value: f64) -> f64 {
-    let mut half = WARP / 2;
-    while half > 0 {
-        value += warp::shuffle_xor(FULL_MASK, value, half);
-        half /= 2;
-    }
-    value
-}
-
 /// Σ w·level and Σ level² of the levels of a grid: each half of the warp for one grid, in lanes that are added one
 /// after the other. All lanes arrive.
 ///
@@ -245,7 +234,7 @@ unsafe fn best_grid(levels: Levels, w: SharedPtr<f32>, dim: u32) -> (f64, f32) {
 #[device_inline]
 unsafe fn encode(launch: EncodeBits) {
     let EncodeBits { rows, count, stride, dim, labels, centroids, bits, directions, codes, refused } = launch;
-    let (warp, lane) = (thread::thread_idx_x() / WARP, thread::thread_idx_x() % WARP);
+    let (warp, lane) = (warp::warp_id(), warp::lane_id());
     let row = thread::block_idx_x() * (thread::block_dim_x() / WARP) + warp;
     if row >= count {
         return;
@@ -276,16 +265,8 @@ unsafe fn encode(launch: EncodeBits) {
             }
             i += WARP;
         }
-        let mut half = WARP / 2;
-        while half > 0 {
-            let of_other = warp::shuffle_xor(FULL_MASK, greatest, half);
-            let column_of_other = warp::shuffle_xor(FULL_MASK, column, half);
-            if of_other > greatest || of_other == greatest && column_of_other < column {
-                (greatest, column) = (of_other, column_of_other);
-            }
-            odd = odd.min(warp::shuffle_xor(FULL_MASK, odd, half));
-            half /= 2;
-        }
+        let (greatest, column) = butterfly_argmax(greatest, column);
+        let odd = warp::reduce_min(FULL_MASK, odd);
         let (mut step, mut up) = (0.0f32, 1.0f32);
         let levels = Levels::of(bits);
         if odd == dim && greatest > 0.0 {
@@ -349,7 +330,7 @@ unsafe fn encode(launch: EncodeBits) {
             }
             group += 1;
         }
-        let (of_x, of_r) = (math::sqrt_f64(sum(of_x)), math::sqrt_f64(sum(of_r)));
+        let (of_x, of_r) = (math::sqrt_f64(butterfly_sum(of_x)), math::sqrt_f64(butterfly_sum(of_r)));
         if directions != 0 && of_x > 0.0 && of_r > 0.0 {
             left = 0.0;
             let mut group = 0;
@@ -363,7 +344,7 @@ unsafe fn encode(launch: EncodeBits) {
                 group += 1;
             }
         }
-        let rest = rest_of(of_x, of_r, math::sqrt_f64(sum(left)), directions != 0);
+        let rest = rest_of(of_x, of_r, math::sqrt_f64(butterfly_sum(left)), directions != 0);
         if lane == 0 {
             global::store(code, step.to_bits());
             global::store(code.wrapping_add(1), rest.to_bits());

@@ -32,9 +32,6 @@ const GENERATED_ROWS: usize = 1 << 20;
 
 /// The part of an encoding that codes rows on a device.
 pub(super) trait RowEncoder: Send + Sync {
-    /// Bytes of a code.
-    fn code_bytes(&self) -> usize;
-
     /// The numbers that encoding reads, for rows of this stride; the signs of a rotation first.
     fn tables(&self, stride: usize) -> Cow<'_, [f32]>;
 
@@ -68,7 +65,7 @@ pub(super) struct OnDevice {
     pub centroids: Ptr<f32>,
     /// [`RowEncoder::tables`].
     pub tables: Ptr<f32>,
-    /// The codes, [`RowEncoder::code_bytes`] for each row.
+    /// The codes, one after the other.
     pub codes: PtrMut<u8>,
     /// Receives the least of 2^32 · row + column of rows that no code can hold, unless there is none.
     pub refused: PtrMut<u64>,
@@ -111,13 +108,14 @@ impl Coder {
         Ok(Coder { assigner, encoder, memory, tables, bytes })
     }
 
-    /// The layout of a batch of `rows` rows, which are generated or not, and their codes in scratch memory.
-    fn place(&self, shape: VectorShape, rows: usize, generated: bool) -> (Place, Layout) {
+    /// The layout of a batch of `rows` rows, which are generated or not, and their codes of `code_bytes` bytes in
+    /// scratch memory.
+    fn place(&self, shape: VectorShape, rows: usize, code_bytes: usize, generated: bool) -> (Place, Layout) {
         let batch = BatchLayout::new(shape, rows, false, false);
         let mut layout = Layout::default();
         // The batch lies at the start of the scratch.
         layout.array::<u8>(batch.bytes());
-        let codes = layout.array(rows.saturating_mul(self.encoder.code_bytes()));
+        let codes = layout.array(rows.saturating_mul(code_bytes));
         let refused = layout.array(1);
         let unturned = if generated && self.encoder.rotates() { rows.saturating_mul(shape.stride()) } else { 0 };
         (Place { batch, codes, refused, unturned: layout.array(unturned) }, layout)
@@ -136,14 +134,16 @@ impl ListCoder for Coder {
         if count == 0 {
             return Ok(());
         }
+        let code_bytes = codes.len() / count;
         let (most, generated) = match rows {
             Rows::Given(_) => (bus_rows(shape.row_bytes()), false),
             Rows::Generated { .. } => (GENERATED_ROWS, true),
         };
         let budget = assigner.budget().with_shared(self.bytes);
-        let tiling = Tiling::overlapped(budget, (count, most), |rows| Ok(self.place(shape, rows, generated)))?;
+        let tiling =
+            Tiling::overlapped(budget, (count, most), |rows| Ok(self.place(shape, rows, code_bytes, generated)))?;
         let (place, tile_layout) = &tiling.plan;
-        let outs = labels.chunks_mut(tiling.rows).zip(codes.chunks_mut(tiling.rows * encoder.code_bytes()));
+        let outs = labels.chunks_mut(tiling.rows).zip(codes.chunks_mut(tiling.rows * code_bytes));
         tiling.run(runtime, assigner.lanes(), outs, |lane, tile, (labels, codes)| {
             let scratch = lane.scratch(runtime, tile_layout.bytes())?;
             let stream = &lane.stream;

@@ -520,19 +520,18 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, FileDefect> {
     let parts =
         FileParts { dim: info.dim, element, metric: info.metric, codebooks: &codebooks, rotation: &rotation, form };
     let codec = info.encoding.scheme().codec(parts).map_err(FileDefect::Inconsistent)?;
-    let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
+    let too_large = || FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
     let centroids = match of_bits {
-        true => bits_apart(centroids).map_err(|_| too_large)?,
+        true => bits_apart(centroids).map_err(|_| too_large())?,
         false => finite_values(centroids, "a centroid is not finite")?,
     };
     let trained = Trained { dim: info.metric.components(info.dim), centroids, codec };
-    let too_large = FileDefect::TooLarge { rows: info.vectors, dim: info.dim as u64 };
     let owned = |&(codes, ids): &ListBytes<'_>| {
         let (codes, ids) = Bytes::owned(codes).ok().zip(Bytes::owned(ids).ok())?;
         Some((info.encoding.scheme().defect(codes.get(), 0, info.dim, element), (codes, ids)))
     };
     let lists: Option<Vec<_>> = lists.par_iter().map(owned).collect().into_iter().collect();
-    let (defects, lists): (Vec<_>, Vec<_>) = lists.ok_or(too_large)?.into_iter().unzip();
+    let (defects, lists): (Vec<_>, Vec<_>) = lists.ok_or_else(too_large)?.into_iter().unzip();
     if let Some(defect) = defects.into_iter().flatten().next() {
         return Err(FileDefect::Inconsistent(defect));
     }

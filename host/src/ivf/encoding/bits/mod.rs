@@ -396,10 +396,6 @@ impl Codec for BitsCodec {
 }
 
 impl RowEncoder for BitsCodec {
-    fn code_bytes(&self) -> usize {
-        row_bytes(self.rotation.dim(), self.bits)
-    }
-
     /// The signs of each round, padded.
     fn tables(&self, stride: usize) -> Cow<'_, [f32]> {
         let mut signs = vec![0.0; ROUNDS * stride];

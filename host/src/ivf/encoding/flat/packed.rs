@@ -19,7 +19,7 @@ use crate::ivf::gpu::stored_plan::{ImageShape, StoredPlan};
 use crate::ivf::rest::Rest;
 use crate::pq::encode::Residuals;
 use crate::product::gpu::VectorShape;
-use crate::vectors::{VectorSlice, bits_apart, bits_together};
+use crate::vectors::{VectorSlice, bits_apart, bits_apart_into, bits_together};
 use crate::{Device, ElementType, Metric, Result};
 
 /// Finds centroids of vectors of bits.
@@ -47,7 +47,7 @@ impl Codec for PackedCodec {
     }
 
     fn decode_into(&self, codes: &[u8], _: &[f32], to: &mut [f32]) {
-        crate::vectors::bits_apart_into(codes, to);
+        bits_apart_into(codes, to);
     }
 
     fn restored(&self, vector: Vec<f32>) -> Result<Vec<f32>> {

@@ -241,10 +241,6 @@ fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
     bytes.iter().skip(first).step_by(code_bytes).fold(0, |all, &byte| all | byte) & unused == 0
 }
 impl RowEncoder for Arc<ProductQuantizer> {
-    fn code_bytes(&self) -> usize {
-        ProductQuantizer::code_bytes(self)
-    }
-
     /// The codebooks, component by component.
     fn tables(&self, _: usize) -> Cow<'_, [f32]> {
         self.all_transposed().into()
