@@ -27,6 +27,7 @@ pub const EXCUSED: &[(&str, &str)] = &[
     ("filter_bits_append_resident", NO_BITS),
     ("filter_bits_append_streamed", NO_BITS),
     ("filter_bits_dense_resident", NO_BITS),
+    ("append_bits_streamed", NO_BITS),
 ];
 
 /// The excuse of a kernel with 64 registers for each thread.
