@@ -7,9 +7,9 @@
 //!
 //! # Algorithm
 //! A warp has one vector. Its halves try two grids at a time, so that a lane has one of the 16 lanes of the sums, and
-//! sums of lanes are added one after the other, as on the CPU. Then a lane has, of each group of 32 components, the one
-//! whose bits are at the lane's place in the words ([`super::encoding::bits`]): a ballot makes a word. The rest is a
-//! sum in f64 of 32 lanes, which are added by halves.
+//! sums of lanes are added one after the other, as on the CPU. Then a lane has one of each group of 32 components, and
+//! the bits of all lanes together make the words of the group ([`super::encoding::bits`]). The rest is a sum in f64 of
+//! 32 lanes, which are added by halves.
 //!
 //! # Cost
 //! One read of the vectors and their centroids, and for each component 10 instructions a grid. 96 components take some
@@ -18,9 +18,9 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, butterfly_argmax, butterfly_sum};
-use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, shared, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, math, shared, thread, unroll, warp};
 
-use super::encoding::bits::{GROUP, HEAD_BYTES, MOST_BITS, row_bytes};
+use super::encoding::bits::{Field, GROUP, HEAD_BYTES, MOST_BITS, WIDTHS, row_bytes};
 
 /// Number of grids that an encoder tries.
 pub const TRIALS: u32 = 16;
@@ -89,21 +89,14 @@ impl Levels {
     }
 }
 
-/// The code of a component: codes ascend with levels.
+/// The code of a component, as a number with a sign.
 #[device_inline]
-pub fn code_of(bits: u32, number: u32, negative: bool) -> u32 {
-    let middle = 1 << (bits - 1);
+pub fn code_of(bits: u32, number: i32, negative: bool) -> i32 {
     match (bits < MOST_BITS, negative) {
-        (_, false) => middle + number,
-        (true, true) => middle - 1 - number,
-        (false, true) => middle - number,
+        (_, false) => number,
+        (true, true) => -1 - number,
+        (false, true) => -number,
     }
-}
-
-/// The number by which `scale` times a code exceeds its level.
-#[device_inline]
-pub fn below(bits: u32) -> f32 {
-    if bits < MOST_BITS { (1u32 << bits) as f32 - 1.0 } else { 128.0 }
 }
 
 /// The rest of a code of x that stands for r, by ‖x‖, ‖r‖ and the length of what is left: ‖x − r‖, or for `directions`
@@ -295,39 +288,44 @@ unsafe fn encode(launch: EncodeBits) {
 
         let code: *mut u32 = codes.wrapping_add(row as usize * row_bytes(dim as usize, bits)).cast();
         let words = code.wrapping_add(HEAD_BYTES as usize / 4);
-        // The lane's component of a group is the one whose bits are at its place in a word.
-        let own = 4 * (lane % 8) + lane / 8;
-        let number_of = |i: u32| {
+        let code_of = |i: u32| {
             let w = w.add(i).load();
-            code_of(bits, levels.number(w.abs() * up) as u32, w.is_sign_negative())
+            code_of(bits, levels.number(w.abs() * up) as i32, w.is_sign_negative())
         };
         // A code of zeros stands for the centroid if the step is 0.
         let decoded = |i: u32, c: f32| {
-            let number = if step > 0.0 { number_of(i) } else { 0 };
-            (number, c + step * (levels.scale * number as f32 - below(bits)))
+            let code = if step > 0.0 { code_of(i) } else { 0 };
+            (code, c + step * levels.level(code as f32))
         };
         let (mut of_x, mut of_r, mut left) = (0.0f64, 0.0f64, 0.0f64);
         let mut group = 0;
         while group * GROUP < dim {
-            let i = group * GROUP + own;
-            let mut number = 0;
+            let i = group * GROUP + lane;
+            let mut code = 0;
             if i < dim {
                 let (x, c) = component(i);
                 let r;
-                (number, r) = decoded(i, c);
+                (code, r) = decoded(i, c);
                 let (x, r) = (x as f64, r as f64);
                 of_x += x * x;
                 of_r += r * r;
                 left += (x - r) * (x - r);
             }
-            let mut plane = 0;
-            while plane < bits {
-                let word = warp::ballot(FULL_MASK, number >> (bits - 1 - plane) & 1 != 0);
-                if lane == plane {
-                    global::store(words.wrapping_add((group * bits + plane) as usize), word);
+            unroll::<{ WIDTHS.len() }>(|at| {
+                let field = Field::of(bits, WIDTHS[at]);
+                if field.exists() {
+                    let (s, e) = (lane / 4, lane % 4);
+                    let own = field.of_code(bits, code as u32) << field.place_in_word(s, e);
+                    let mut word = field.word(0);
+                    while word <= field.word(7) {
+                        let all = warp::reduce_or(FULL_MASK, if word == field.word(s) { own } else { 0 });
+                        if lane == word {
+                            global::store(words.wrapping_add((group * bits + word) as usize), all);
+                        }
+                        word += 1;
+                    }
                 }
-                plane += 1;
-            }
+            });
             group += 1;
         }
         let (of_x, of_r) = (math::sqrt_f64(butterfly_sum(of_x)), math::sqrt_f64(butterfly_sum(of_r)));
@@ -335,7 +333,7 @@ unsafe fn encode(launch: EncodeBits) {
             left = 0.0;
             let mut group = 0;
             while group * GROUP < dim {
-                let i = group * GROUP + own;
+                let i = group * GROUP + lane;
                 if i < dim {
                     let (x, c) = component(i);
                     let apart = x as f64 / of_x - decoded(i, c).1 as f64 / of_r;

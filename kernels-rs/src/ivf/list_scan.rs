@@ -32,7 +32,8 @@
 //! both products of a query and a row. The scores of a query and a list have one more summand, the term of the pair or,
 //! if codes are of vectors, of the query. Codes
 //! of fewer bits become bytes on their way to shared memory, and each row's products are multiplied by its step
-//! ([`crate::ivf::encoding::bits`]).
+//! ([`crate::ivf::encoding::bits`]). With few queries for each list their rows are multiplied otherwise
+//! ([`crate::ivf::strip_scan`]).
 //!
 //! Codes of normalised vectors do not decode to vectors of length 1. For their cosine the value of a row is the factor
 //! 1/‖y‖ instead of a summand ([`ScanLists::row_factors`]), so score(x, y) = −⟨x, y⟩/‖y‖. It costs a multiplication and
@@ -100,6 +101,8 @@ use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, threa
 
 use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::strip_scan;
 use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
@@ -138,7 +141,7 @@ const fn block_rows(queries: u32, planes: bool) -> u32 {
 
 /// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), the values of two tiles of rows, and
 /// with two `planes` 4 for the term of each query, and with `steps` those of two tiles.
-const fn header_bytes(queries: u32, planes: bool, steps: bool) -> u32 {
+pub(crate) const fn header_bytes(queries: u32, planes: bool, steps: bool) -> u32 {
     let values = 2 * TILE_ROWS * 4;
     if planes {
         (queries * 20 + if steps { 2 * values } else { values }).next_multiple_of(CHUNK_ALIGNMENT)
@@ -228,6 +231,9 @@ pub struct RowScan {
     pub planes: bool,
     /// Whether rows have steps; only with `planes`.
     pub steps: bool,
+    /// Whether tiles of 16 queries are scanned by strips ([`crate::ivf::strip_scan`]) if these have room: then
+    /// [`Residence::Resident`] means strips.
+    pub strips: bool,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -254,9 +260,13 @@ impl RowScan {
         let (queries, chunks) = (self.queries(tile), launch.stride.div_ceil(CHUNK));
         let table = if self.table { launch.table_bytes() } else { 0 };
         let (planes, steps) = (self.planes, self.steps);
-        let (residence, shared_bytes) = if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
+        let strips = self.strips && tile == Tile::Of16;
+        let (code_bytes, plane_bytes) = (launch.stored.code_bytes, 2 * launch.stride);
+        let (residence, shared_bytes) = if strips && strip_scan::stages(code_bytes, plane_bytes) > 0 {
+            (Residence::Resident, strip_scan::shared_bytes(code_bytes, plane_bytes))
+        } else if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
             (Residence::Resident, table_shared_bytes(queries, chunks, table))
-        } else if !self.table && chunks <= resident_chunks(block_rows(queries, planes)) {
+        } else if !self.table && !strips && chunks <= resident_chunks(block_rows(queries, planes)) {
             (Residence::Resident, resident_shared_bytes(queries, planes, steps, chunks))
         } else {
             (Residence::Streamed, streamed_shared_bytes(queries, planes, steps))
@@ -265,7 +275,8 @@ impl RowScan {
         let by_memory = MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES);
         let each = by_memory.clamp(1, kernel.min_blocks().unwrap_or(1));
         let most = multiprocessors as u64 * each as u64;
-        (kernel, LaunchConfig::linear(items.clamp(1, most), THREADS).with_shared(shared_bytes))
+        let threads = if strips && residence == Residence::Resident { strip_scan::THREADS } else { THREADS };
+        (kernel, LaunchConfig::linear(items.clamp(1, most), threads).with_shared(shared_bytes))
     }
 }
 
@@ -377,7 +388,7 @@ impl ScanLists {
     /// # Safety
     /// The item is below [`Self::count`].
     #[device_inline]
-    unsafe fn item(&self, dense: bool, item: u32, tile: u32) -> [u32; 4] {
+    pub(crate) unsafe fn item(&self, dense: bool, item: u32, tile: u32) -> [u32; 4] {
         if dense {
             let cuts = self.row_count.div_ceil(self.item_rows.max(1)).max(1);
             let first = item / cuts * tile;
@@ -390,7 +401,7 @@ impl ScanLists {
 
     /// The value of a row of the storage: +∞ if the row has the score +∞.
     #[device_inline]
-    unsafe fn value(&self, row: u32) -> f32 {
+    pub(crate) unsafe fn value(&self, row: u32) -> f32 {
         // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
         unsafe {
             let value = global::load_nc(self.values.wrapping_add(row as usize));
@@ -458,41 +469,41 @@ pub(crate) trait Rows: Copy {
 
 /// An item: queries, and rows of a list that all of them probe.
 #[derive(Clone, Copy)]
-struct Item {
-    list: u32,
+pub(crate) struct Item {
+    pub list: u32,
     /// The first row of the list in the storage.
-    start: u32,
+    pub start: u32,
     /// Place of the first query among the grouped pairs, or among all queries in dense use.
-    first_place: u32,
+    pub first_place: u32,
     /// Number of queries.
-    pairs: u32,
+    pub pairs: u32,
     /// The end of the item's rows in the list.
-    end: u32,
+    pub end: u32,
 }
 
 /// The data of an item's queries and rows in shared memory.
 #[derive(Clone, Copy)]
-struct Header {
+pub(crate) struct Header {
     /// The place of each query's scores; with [`Tile::Append`] the list's first place in the query's row (low word) and
     /// the query's threshold (high word).
-    targets: SharedPtr<u64>,
-    factors: SharedPtr<f32>,
+    pub targets: SharedPtr<u64>,
+    pub factors: SharedPtr<f32>,
     /// The number of each query.
     numbers: SharedPtr<u32>,
     /// The values of two tiles of rows.
     values: SharedPtr<f32>,
     /// The term of each query, and the steps of two tiles of rows, if queries are two planes.
-    terms: SharedPtr<f32>,
+    pub terms: SharedPtr<f32>,
     steps: SharedPtr<f32>,
     /// The end of the header.
-    end: SharedPtr<u8>,
+    pub end: SharedPtr<u8>,
 }
 
 impl Header {
     /// # Safety
     /// The block has [`header_bytes`] of dynamic shared memory.
     #[device_inline]
-    unsafe fn new(queries: u32, planes: bool, steps: bool) -> Header {
+    pub unsafe fn new(queries: u32, planes: bool, steps: bool) -> Header {
         let at = shared::dynamic::<u8>();
         // SAFETY: the lengths of the parts add up to `header_bytes`.
         unsafe {
@@ -510,7 +521,7 @@ impl Header {
     /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any
     /// more.
     #[device_inline]
-    unsafe fn begin<R: Rows>(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
+    pub unsafe fn begin(&self, work: &ScanLists, dense: bool, planes: bool, item: Item, queries: u32, thread: u32) {
         if thread < queries {
             let place = item.first_place + if thread < item.pairs { thread } else { 0 };
             // SAFETY: as the caller promises; the place belongs to the item.
@@ -525,7 +536,7 @@ impl Header {
                 self.targets.add(thread).store(low as u64 | (high as u64) << 32);
                 self.factors.add(thread).store(f32::from_bits(factor));
                 self.numbers.add(thread).store(query);
-                if R::PLANES {
+                if planes {
                     let of = if work.terms_of_queries != 0 { query } else { place };
                     self.terms.add(thread).store(global::load_nc(work.terms.wrapping_add(of as usize)));
                 }
@@ -866,7 +877,7 @@ pub(crate) unsafe fn scan<
             let ahead = rows.ahead(start + first_row, 0, thread);
             // Other threads may still read the header of the previous item.
             thread::sync_threads();
-            header.begin::<R>(&work, dense, item, QUERIES, thread);
+            header.begin(&work, dense, R::PLANES, item, QUERIES, thread);
             thread::sync_threads();
 
             let numbers = header.numbers;

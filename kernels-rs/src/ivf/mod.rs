@@ -9,6 +9,7 @@
 //! | [`encode_bits`] | codes of a few bits of residuals, and their rests | RaBitQ |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
+//! | [`strip_scan`] | the same for few queries of a list, with operands in registers | |
 //! | `encoding` | the operands of stored vectors, with one file for each encoding | |
 //! | [`table_scan`] | scan of product-quantized lists by tables in shared memory | paper 5.2, 5.3 |
 //! | [`rerank`] | exact distances of candidates, and the proof that no others are needed | |
@@ -27,5 +28,6 @@ pub mod queries;
 pub mod range;
 pub mod rerank;
 pub mod rescan;
+pub mod strip_scan;
 pub mod table_scan;
 pub mod widen;

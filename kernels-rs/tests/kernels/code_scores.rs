@@ -18,6 +18,8 @@ use crate::lists::METRICS;
 
 /// Rows of lists start at multiples of this.
 const PAD: u32 = 8;
+/// Largest number of rows of an item.
+const ITEM_ROWS: u32 = 512;
 
 /// The sizes of queries, steps, least values and centroids.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,7 +99,9 @@ impl Case {
         // A warp has the terms of eight probes.
         let probes = if dim % 2 == 0 { 10 } else { 3 };
         let more: &[u32] = if probes > 3 { &[9, 1, 16, 0, 3, 22, 8] } else { &[] };
-        let (lengths, mut starts, mut end) = ([&[37u32, 0, 5, 131], more].concat(), Vec::new(), 0);
+        // With 650, a warp has several strips of an item.
+        let long = if dim == 20 { 650 } else { 131 };
+        let (lengths, mut starts, mut end) = ([&[37u32, 0, 5, long], more].concat(), Vec::new(), 0);
         for length in &lengths {
             starts.push(end);
             end += length.next_multiple_of(PAD);
@@ -228,9 +232,17 @@ impl Case {
             // The rest, which no kernel reads.
             rows.extend_from_slice(&f32::NAN.to_le_bytes());
             for group in codes.chunks(32) {
-                for bit in (0..bits).rev() {
-                    let of = |i: usize| u32::from(group[i] >> bit & 1) << (8 * (i % 4) + i / 4);
-                    rows.extend_from_slice(&(0..group.len()).map(of).sum::<u32>().to_le_bytes());
+                // The bits of a code from the highest on, whose first one is 1 for negative levels, are cut into fields.
+                let mut left = bits;
+                for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
+                    left -= width;
+                    let mut words = vec![0u32; width as usize];
+                    for (i, &code) in (0..).zip(group) {
+                        let field = u32::from(code ^ 1 << (bits - 1)) >> left & ((1 << width) - 1);
+                        let before = width * (i / 4);
+                        words[(before / 8) as usize] |= field << (8 * (i % 4) + before % 8);
+                    }
+                    rows.extend(words.iter().flat_map(|word| word.to_le_bytes()));
                 }
             }
         }
@@ -381,7 +393,7 @@ impl Pairs {
             }
             for place in (first..pairs.all.len()).step_by(tile) {
                 let count = (pairs.all.len() - place).min(tile) as u32;
-                let rows = (0..case.lengths[list as usize]).step_by(128);
+                let rows = (0..case.lengths[list as usize]).step_by(ITEM_ROWS as usize);
                 pairs.items.extend(rows.map(|row| U32x4([list, place as u32, count, row])));
             }
         }
@@ -465,7 +477,7 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
         stride: case.bytes()[0] as u32 / 2,
         items: items.as_ptr(),
         item_count: Some(item_count.as_ptr()),
-        item_rows: 128,
+        item_rows: ITEM_ROWS,
         grouped: grouped_at.as_ptr(),
         terms: terms.as_ptr(),
         terms_of_queries: prepared.terms.is_some().into(),

@@ -244,9 +244,8 @@ fn unmixed(x: Vec<f64>, signs: &[f64]) -> Vec<f32> {
 
 /// The step of a residual and the level of each component, by the definition of codes of bits.
 fn step_and_levels(residual: &[f32], bits: u32) -> (f32, Vec<f32>) {
-    // The least level, whose product with the step is −0.
-    let least = if bits == 8 { -128.0 } else { 1.0 - (1u32 << bits) as f32 };
-    let none = (0.0, vec![least; residual.len()]);
+    // The level of a code of zero bits, whose product with the step is +0.
+    let none = (0.0, vec![if bits == 8 { 0.0 } else { 1.0 }; residual.len()]);
     let greatest = residual.iter().map(|x| x.abs()).fold(0.0, f32::max);
     if greatest == 0.0 {
         return none;

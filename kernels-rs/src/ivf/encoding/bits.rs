@@ -11,40 +11,35 @@
 //!
 //! # Rows
 //! `code_bytes` bytes, a multiple of 4: the step as f32, the rest, which no search reads (the error of the code), and
-//! then, for each [`GROUP`] of 32 components, a word for each bit of the code, the sign first. The
-//! code of component 4·s + e of a group has its bits at place 8·e + s of the words. So `(word >> s) & 0x01010101` is
-//! one bit of the codes of four neighbours, a byte each, and codes become levels four at a time. Bits of components
-//! that a vector does not have are zero.
+//! then, for each [`GROUP`] of 32 components, a word for each bit of the code. A code is a number of B bits with a
+//! sign, n: level 2·n + 1, or n with eight bits. It is cut into fields of 8, 4, 2 and 1 bits, from the highest on: B =
+//! 5 has a field of 4 bits and one of 1. A field of w bits has w words of the group. Component 4·s + e of a group,
+//! s = 0 .. 7, has its bits from place 8·e + w·(s mod 8/w) on, in word s·w/8 of the field ([`Field`]). So a word, turned
+//! and masked, has the field of four neighbours, a byte each, where their levels have it, and codes become levels four
+//! at a time. Bits of components that a vector does not have are zero.
 //!
 //! # Operands
-//! The levels as signed bytes, which the scan unpacks into shared memory, and queries as two planes of bytes
-//! ([`crate::ivf::code_queries`]). A product is multiplied by the step of its row. Queries know one step and one least
-//! value for all components: `codebooks` has −128 for each component and then 1, so that code 128 of a byte is the
-//! centroid.
+//! The levels times 2^(7 − B), which fill a signed byte, and queries as two planes of bytes
+//! ([`crate::ivf::code_queries`]). A product is multiplied by the step of its row, over 2^(7 − B). Queries know one
+//! step and one least value for all components: `codebooks` has −128 for each component and then 1, so that code 128 of
+//! a byte is the centroid.
 //!
 //! # Cost
-//! A row is read as B/8 bytes for each component. A thread unpacks 16 components of four rows with about 3·B + 6
-//! instructions for each four components: for B = 4 and 128 rows × 128 components 300 instructions a thread, 600 cycles
-//! of a multiprocessor's four schedulers, where the products with 64 queries in two planes take 760 (1,442 TOPS of
-//! bytes on an H200). Two blocks of a multiprocessor overlap them.
+//! A row is read as B/8 bytes for each component. Four components of a row become operands by a load of each field,
+//! shared with four others, and two instructions for each. In tiles a thread unpacks 16 components of four rows into
+//! shared memory, a chunk after it has loaded them. With few queries a list the rows become operands in registers
+//! ([`crate::ivf::strip_scan`]).
 //!
-//! Measured on an H200 with 4 bits: 10,000 queries, 32 of 1,024 lists, 300,000 × 384 take .60 ms, 156·10⁹ pairs a
-//! second; the products alone, with padding, would take .13. Whole searches are in docs/FIGURES.md.
-//!
-//! A billion vectors meet few queries a list, and the scan of tiles of 16 queries is nine tenths of the search. For 10⁸
-//! × 96, 5 bits, 2.4 queries for each of 13,107 lists, it takes 6.5 ms: 2.4 instructions a cycle, and a fifth of the
-//! memory's rate (Nsight Compute, H200, 2026-11-30).
+//! Measured on an H200 (2026-12-01), 10,000 queries of 1,000,000 × 384, 5 bits, whole searches from host memory and
+//! back: 1.7 to 1.8 ms with 8 of 4,096 lists, 2.2 with 32. Other searches are in docs/FIGURES.md.
 //!
 //! # What lost
-//! Levels times 2^(7 − B), whose bits come from a plane by two instructions each (a rotation, and a selection of bits)
-//! instead of three, without a correction behind them. For 1,000,000 × 384 10,000 queries took 1 % less to 9 % more,
-//! and 256 queries 6 to 12 % less (means of two rounds in turn). For the 10⁸ above, rows one after the other with three
-//! blocks a multiprocessor and warps without queries that rest took 6.4 ms; four rows together with two blocks took
-//! 7.1, with 14 % fewer instructions. Half of 6.5 had been predicted: what a bit costs beside its two instructions was
-//! left out.
+//! A word for each bit of the codes of a group, the sign first. A component then took three instructions for each bit
+//! instead of two for each field. The searches above took 2.0 and 2.6 ms (the day before, another machine of the kind).
 
 use cuda_std::global::U32x4;
 use cuda_std::shared::SharedPtr;
+use cuda_std::warp::{FULL_MASK, sync_warp};
 use cuda_std::{device_inline, global, unroll};
 
 use super::{Decode, Held, Operand4, OperandSource, StoredRows};
@@ -57,6 +52,7 @@ use crate::ivf::list_scan::{
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
+use crate::ivf::strip_scan::{LANE_ROWS, Strips, scan_strips};
 use crate::product::element::{self, Element, I8};
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
@@ -77,30 +73,30 @@ pub const fn row_bytes(dim: usize, bits: u32) -> usize {
 /// The scans of codes of bits.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan =
-    RowScan { kernel: scan_bit_codes, append_queries: 64, table: false, planes: true, steps: true };
+    RowScan { kernel: scan_bit_codes, append_queries: 64, table: false, planes: true, steps: true, strips: true };
 
 scan_kernels! {
     fn scan_bit_codes(key: ScanKey) {
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
-            scan_bit_codes_64 = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
+            scan_bit_codes_64 = scan::<Unpacked<false>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
-            scan_bit_codes_64_streamed = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
+            scan_bit_codes_64_streamed = scan::<Unpacked<false>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, false>,
         (_, Tile::Of16, Residence::Resident) =>
-            scan_bit_codes_16 = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, true, false>,
+            scan_bit_codes_16(max_threads = 128, min_blocks = 5) = scan_strips::<Bits>,
         (_, Tile::Of16, Residence::Streamed) =>
-            scan_bit_codes_16_streamed = scan::<Unpacked<1>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
+            scan_bit_codes_16_streamed = scan::<Unpacked<false>, MmaSync<2, 1, 4, I8>, 1, 4, 16, false, false>,
         (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
-            append_bit_codes(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
+            append_bit_codes(min_blocks = 1) = scan::<Unpacked<false>, MmaSync<2, 4, 4, I8>, 4, 4, 64, true, true>,
         (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
-            append_bit_codes_streamed(min_blocks = 1) = scan::<Unpacked<1>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
+            append_bit_codes_streamed(min_blocks = 1) = scan::<Unpacked<false>, MmaSync<2, 4, 4, I8>, 4, 4, 64, false, true>,
         (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
-            scan_bit_codes_64_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, true, false>,
+            scan_bit_codes_64_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, true, false>,
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
-            scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, false, false>,
+            scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, true, true>,
+            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<4>, Wgmma<16, I8>, 1, 16, 64, false, true>,
+            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
 
@@ -138,18 +134,85 @@ pub(crate) struct Bits {
     stride: u32,
 }
 
-/// The codes of four components, a byte each, without their signs: one plane after the other.
-#[device_inline]
-fn more(low: u32, plane: u32, s: u32) -> u32 {
-    low << 1 | plane >> s & ONES
+/// A field of the codes of four components: [`WIDTHS`] of the bits that a code has.
+#[derive(Clone, Copy)]
+pub struct Field {
+    width: u32,
+    /// The first of the field's words in a group.
+    first: u32,
+    /// The lowest of the field's bits in a signed byte that holds a level.
+    place: u32,
+    /// The bits of the field in four such bytes; 0 if codes have no such field.
+    mask: u32,
 }
 
-/// Four levels as signed bytes, of the sign plane and of the other bits of the codes.
+/// Number of bits of each field that a code may have, from its highest bits on.
+pub const WIDTHS: [u32; 4] = [8, 4, 2, 1];
+
+impl Field {
+    /// The field of `width` bits of codes of `bits` bits.
+    #[device_inline]
+    pub const fn of(bits: u32, width: u32) -> Field {
+        let first = bits & !(2 * width - 1);
+        let place = (MOST_BITS - first).wrapping_sub(width) % MOST_BITS;
+        let mask = if bits & width == 0 { 0 } else { (ONES * ((1 << width) - 1)) << place };
+        Field { width, first, place, mask }
+    }
+
+    /// Whether codes have this field.
+    #[device_inline]
+    pub const fn exists(self) -> bool {
+        self.mask != 0
+    }
+
+    /// The word of a group with the field of components 4·`s` ..
+    #[device_inline]
+    pub const fn word(self, s: u32) -> u32 {
+        self.first + s * self.width / MOST_BITS
+    }
+
+    /// The lowest of the field's bits of component 4·`s` + `e` in its word.
+    #[device_inline]
+    pub const fn place_in_word(self, s: u32, e: u32) -> u32 {
+        8 * e + self.width * s % MOST_BITS
+    }
+
+    /// The field of a code.
+    #[device_inline]
+    pub const fn of_code(self, bits: u32, code: u32) -> u32 {
+        code >> (bits - self.first - self.width) & ((1 << self.width) - 1)
+    }
+
+    /// The field of components 4·`s` .., of its word, where their levels have it.
+    #[device_inline]
+    pub const fn in_levels(self, word: u32, s: u32) -> u32 {
+        word.rotate_left(self.place.wrapping_sub(self.width * s % MOST_BITS)) & self.mask
+    }
+}
+
+/// Levels times 2^(7 − B) have this bit of each byte, besides their fields: half of the distance of two levels.
 #[device_inline]
-fn levels(signs: u32, s: u32, low: u32, bits: u32) -> u32 {
-    // 1 for the lower half of all codes. Products of bytes with 0 or 1 have no carry.
-    let lower = !(signs >> s) & ONES;
-    if bits < MOST_BITS { (lower * (0x100 - (1 << bits))) | (low << 1) | ONES } else { (lower << 7) | low }
+pub const fn half(bits: u32) -> u32 {
+    if bits < MOST_BITS { ONES << (MOST_BITS - 1 - bits) } else { 0 }
+}
+
+/// 2^(B − 7), by which unpacked levels are multiplied; 1 with eight bits.
+#[device_inline]
+pub const fn unit(bits: u32) -> f32 {
+    1.0 / (1 << (MOST_BITS - 1).saturating_sub(bits)) as f32
+}
+
+/// The levels of components 4·`s` .. of a group, times 2^(7 − B), as signed bytes; `word` loads a word of the group.
+#[device_inline]
+pub fn levels(bits: u32, s: u32, word: impl Fn(u32) -> u32) -> u32 {
+    let mut levels = half(bits);
+    unroll::<{ WIDTHS.len() }>(|i| {
+        let field = Field::of(bits, WIDTHS[i]);
+        if field.exists() {
+            levels |= field.in_levels(word(field.word(s)), s);
+        }
+    });
+    levels
 }
 
 impl Bits {
@@ -160,40 +223,33 @@ impl Bits {
         self.rows.wrapping_add(at).cast()
     }
 
-    /// The step of a row.
+    /// The step of a row, for unpacked levels.
     ///
     /// # Safety
     /// The row exists.
     #[device_inline]
     unsafe fn step(&self, row: u32) -> f32 {
+        let at = self.rows.wrapping_add(row as usize * self.code_bytes as usize);
         // SAFETY: as the caller promises; rows have a multiple of four bytes.
-        unsafe { global::load_nc(self.rows.wrapping_add(row as usize * self.code_bytes as usize).cast()) }
+        unit(self.bits) * unsafe { global::load_nc(at.cast::<f32>()) }
     }
 
-    /// The levels of components 4·`quad` .. of a row, 0 for components that a vector does not have.
+    /// The unpacked levels of components 4·`quad` .. of a row, 0 for components that a vector does not have.
     ///
     /// # Safety
     /// As [`Decode::quad`].
     #[device_inline]
     unsafe fn levels4(&self, row: u32, quad: u32) -> [f32; 4] {
-        let (from, s) = (self.group(row, quad / 8), quad % 8);
+        let from = self.group(row, quad / 8);
         // SAFETY: as the caller promises; a group has `bits` words.
-        unsafe {
-            let signs = global::load_nc(from);
-            let (mut low, mut bit) = (0, 1);
-            while bit < self.bits {
-                low = more(low, global::load_nc(from.wrapping_add(bit as usize)), s);
-                bit += 1;
+        let word = levels(self.bits, quad % 8, |at| unsafe { global::load_nc(from.wrapping_add(at as usize)) });
+        let mut found = [0.0; 4];
+        unroll::<4>(|e| {
+            if 4 * quad + (e as u32) < self.dim {
+                found[e] = (word >> (8 * e)) as u8 as i8 as f32;
             }
-            let word = levels(signs, s, low, self.bits);
-            let mut found = [0.0; 4];
-            unroll::<4>(|e| {
-                if 4 * quad + (e as u32) < self.dim {
-                    found[e] = (word >> (8 * e)) as u8 as i8 as f32;
-                }
-            });
-            found
-        }
+        });
+        found
     }
 }
 
@@ -239,24 +295,137 @@ impl Operand4 for Bits {
     }
 }
 
-/// Codes that become levels on the way to shared memory. A thread unpacks `TOGETHER` rows together, so that their loads
-/// wait for memory at the same time: with `mma.sync`, whose sums take the registers, one.
+impl Strips for Bits {
+    #[device_inline]
+    fn of(launch: &ScanLists) -> Self {
+        Decode::of(&launch.stored, launch.stored.dim.next_multiple_of(4))
+    }
+
+    #[device_inline]
+    unsafe fn step(&self, row: SharedPtr<u8>) -> f32 {
+        // SAFETY: the row starts with its step.
+        unit(self.bits) * unsafe { row.cast::<f32>().load() }
+    }
+
+    #[device_inline]
+    unsafe fn groups(
+        &self,
+        row: SharedPtr<u8>,
+        apart: u32,
+        part: u32,
+        groups: u32,
+        mut each: impl FnMut(u32, [[u32; 2]; LANE_ROWS]),
+    ) {
+        let bits = self.bits;
+        // SAFETY: as the caller promises; a group has `bits` words.
+        unsafe {
+            let (mut at, mut group) = (row.add(HEAD_BYTES), 0);
+            if bits == MOST_BITS {
+                while group < groups {
+                    let mut operands = [[0; 2]; LANE_ROWS];
+                    unroll::<LANE_ROWS>(|i| {
+                        let from = at.add(i as u32 * apart + 8 * part).cast::<u32>();
+                        operands[i] = [from.load(), from.add(1).load()];
+                    });
+                    each(group, operands);
+                    // Unrolled, this loop would take registers that the other one needs. A barrier prevents that.
+                    sync_warp(FULL_MASK);
+                    (at, group) = (at.add(4 * MOST_BITS), group + 1);
+                }
+                return;
+            }
+            let field = |width| Field::of(bits % MOST_BITS, width);
+            while group < groups {
+                // Of up to four bits, eight components share a word. One field after the other, for all rows.
+                let with = |field: Field, word: u32, others: [[u32; 2]; LANE_ROWS]| {
+                    let mut operands = others;
+                    unroll::<LANE_ROWS>(|i| {
+                        let word = at.add(i as u32 * apart + 4 * word).cast::<u32>().load();
+                        unroll::<2>(|q| operands[i][q] |= field.in_levels(word, 2 * part + q as u32));
+                    });
+                    operands
+                };
+                // Without a field of four bits its mask is empty: a branch would cost all others eight instructions.
+                let word = if field(4).exists() { field(4).word(2 * part) } else { 0 };
+                let mut operands = with(field(4), word, [[half(bits); 2]; LANE_ROWS]);
+                if field(2).exists() {
+                    operands = with(field(2), field(2).word(2 * part), operands);
+                }
+                if field(1).exists() {
+                    operands = with(field(1), field(1).word(2 * part), operands);
+                }
+                each(group, operands);
+                (at, group) = (at.add(4 * bits), group + 1);
+            }
+        }
+    }
+}
+
+/// Largest number of words of a thread's components, four times four neighbours of a group: with 7 bits two of the field
+/// of 4, and one of each other.
+const WORDS: usize = 4;
+
+/// Codes that become levels on the way to shared memory. They are loaded a chunk `AHEAD`, but with `mma.sync`, whose sums
+/// take the registers.
 #[derive(Clone, Copy)]
-pub(crate) struct Unpacked<const TOGETHER: usize> {
+pub(crate) struct Unpacked<const AHEAD: bool> {
     codes: Bits,
     /// Number of groups of a row.
     groups: u32,
 }
 
-impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
+impl<const AHEAD: bool> Unpacked<AHEAD> {
+    /// The words with half a group of a row: components 4·`s` .. 4·`s` + 16.
+    ///
+    /// # Safety
+    /// The row exists.
+    #[device_inline]
+    unsafe fn words(&self, row: u32, group: u32, s: u32) -> [u32; WORDS] {
+        let from = self.codes.group(row, group);
+        // SAFETY: as the caller promises; the group is inside the row.
+        let word = |at: u32| unsafe { global::load_nc(from.wrapping_add(at as usize)) };
+        let field = |width| Field::of(self.codes.bits, width);
+        let mut words = [0; WORDS];
+        if field(8).exists() {
+            unroll::<WORDS>(|q| words[q] = word(field(8).word(s + q as u32)));
+        } else {
+            if field(4).exists() {
+                unroll::<2>(|half| words[half] = word(field(4).word(s + 2 * half as u32)));
+            }
+            if field(2).exists() {
+                words[2] = word(field(2).word(s));
+            }
+            if field(1).exists() {
+                words[3] = word(field(1).word(s));
+            }
+        }
+        words
+    }
+
+    /// The levels of these components.
+    #[device_inline]
+    fn levels(&self, words: [u32; WORDS], s: u32) -> [u32; 4] {
+        let bits = self.codes.bits;
+        let mut levels = words;
+        if bits < MOST_BITS {
+            unroll::<4>(|q| {
+                let field = |width, word| Field::of(bits, width).in_levels(word, s + q as u32);
+                levels[q] = half(bits) | field(4, words[q / 2]) | field(2, words[2]) | field(1, words[3]);
+            });
+        }
+        levels
+    }
+}
+
+impl<const AHEAD: bool> Rows for Unpacked<AHEAD> {
     const DENSE: bool = false;
     const FACTORS: bool = true;
     const PARTIAL: bool = true;
     const PLANES: bool = true;
     const STEPS: bool = true;
     const STAGES: u32 = UNPACKED_STAGES;
-    /// The signs of the thread's components, for each of its rows.
-    type Ahead = [u32; ROWS_A_THREAD];
+    /// The words with the thread's components, for each of its rows.
+    type Ahead = [[u32; WORDS]; ROWS_A_THREAD];
 
     #[device_inline]
     fn of(launch: &ScanLists) -> Self {
@@ -275,53 +444,41 @@ impl<const TOGETHER: usize> Rows for Unpacked<TOGETHER> {
 
     #[device_inline]
     unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
-        let (row, part) = (thread / 8, thread % 8);
-        // A chunk has four groups, and a part is half a group.
-        let group = 4 * chunk + part / 2;
-        let mut found = [0; ROWS_A_THREAD];
-        if group < self.groups {
+        let mut found = [[0; WORDS]; ROWS_A_THREAD];
+        let (group, s) = part_of(chunk, thread);
+        if AHEAD && group < self.groups {
             unroll::<ROWS_A_THREAD>(|i| {
-                // SAFETY: as the caller promises; the group is inside the row.
-                found[i] = unsafe { global::load_nc(self.codes.group(first + row + i as u32 * (THREADS / 8), group)) };
+                // SAFETY: as the caller promises.
+                found[i] = unsafe { self.words(first + thread / 8 + i as u32 * (THREADS / 8), group, s) };
             });
         }
         found
     }
 
     #[device_inline]
-    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, signs: Self::Ahead) {
-        let (row, part) = (thread / 8, thread % 8);
-        let group = 4 * chunk + part / 2;
-        let (bits, s) = (self.codes.bits, 4 * (part % 2));
+    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead) {
+        let row = thread / 8;
+        let (group, s) = part_of(chunk, thread);
         // SAFETY: rows row + 32·i < 128, which exist; groups past the end of a row become zeros.
         unsafe {
-            let to = to.add(chunk_offset(row, part));
+            let to = to.add(chunk_offset(row, thread % 8));
             unroll::<ROWS_A_THREAD>(|i| {
-                if !i.is_multiple_of(TOGETHER) {
-                    return;
-                }
-                let of = |j: usize| (i + j) as u32 * (THREADS / 8);
-                let mut words = [[0u32; 4]; TOGETHER];
+                let down = i as u32 * (THREADS / 8);
+                let mut words = [0u32; 4];
                 if group < self.groups {
-                    let mut from = [core::ptr::null(); TOGETHER];
-                    unroll::<TOGETHER>(|j| from[j] = self.codes.group(first + row + of(j), group));
-                    let mut bit = 1;
-                    while bit < bits {
-                        let mut planes = [0; TOGETHER];
-                        unroll::<TOGETHER>(|j| planes[j] = global::load_nc(from[j].wrapping_add(bit as usize)));
-                        unroll::<TOGETHER>(|j| {
-                            let plane = planes[j] >> s;
-                            unroll::<4>(|q| words[j][q] = more(words[j][q], plane, q as u32));
-                        });
-                        bit += 1;
-                    }
-                    unroll::<TOGETHER>(|j| {
-                        let signs = signs[i + j] >> s;
-                        unroll::<4>(|q| words[j][q] = levels(signs, q as u32, words[j][q], bits));
-                    });
+                    let of_row = if AHEAD { ahead[i] } else { self.words(first + row + down, group, s) };
+                    words = self.levels(of_row, s);
                 }
-                unroll::<TOGETHER>(|j| to.add(of(j) * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words[j])));
+                to.add(down * CHUNK_BYTES).cast::<U32x4>().store(U32x4(words));
             });
         }
     }
+}
+
+/// The group of a thread's components of a chunk, and the first four of the half of it that they are.
+#[device_inline]
+const fn part_of(chunk: u32, thread: u32) -> (u32, u32) {
+    // A chunk has four groups, and a thread one of eight parts.
+    let part = thread % 8;
+    (4 * chunk + part / 2, 4 * (part % 2))
 }

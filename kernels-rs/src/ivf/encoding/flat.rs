@@ -16,8 +16,14 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of f16 copies in memory.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan =
-    RowScan { kernel: scan_copies, append_queries: APPEND_QUERIES, table: false, planes: false, steps: false };
+pub const SCAN: RowScan = RowScan {
+    kernel: scan_copies,
+    append_queries: APPEND_QUERIES,
+    table: false,
+    planes: false,
+    steps: false,
+    strips: false,
+};
 
 scan_kernels! {
     fn scan_copies(key: ScanKey) {

@@ -20,7 +20,8 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
 /// The scans of product-quantizer codes.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan = RowScan { kernel: scan_codes, append_queries: 64, table: true, planes: false, steps: false };
+pub const SCAN: RowScan =
+    RowScan { kernel: scan_codes, append_queries: 64, table: true, planes: false, steps: false, strips: false };
 
 scan_kernels! {
     fn scan_codes(key: ScanKey) {

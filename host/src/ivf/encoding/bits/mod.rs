@@ -35,7 +35,7 @@
 //!
 //! All in f32, with sums of [`LANES`] lanes, so that every device makes the same codes; the step in f64. A step below
 //! [`LEAST_STEP`] becomes 0, with levels of zero bits: the code is then the centroid. The sums of the rest are f64, of
-//! a lane for each place of a word.
+//! a lane for each component of a group.
 //!
 //! # Cost
 //! O(dim · TRIALS) for a vector, and O(dim · log dim) for the rotation. A GPU codes vectors after it has found their
@@ -48,9 +48,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use warpann_kernels::ivf::encode_bits::{
-    EncodeBits, GREATEST_STEP, LANES, LEAST_STEP, Levels, SLACK, TRIALS, below, code_of, rest_of,
+    EncodeBits, GREATEST_STEP, LANES, LEAST_STEP, Levels, SLACK, TRIALS, code_of, rest_of,
 };
-use warpann_kernels::ivf::encoding::bits::{GROUP, HEAD_BYTES, MOST_BITS, row_bytes};
+use warpann_kernels::ivf::encoding::bits::{Field, GROUP, HEAD_BYTES, MOST_BITS, WIDTHS, levels, row_bytes, unit};
 use warpann_kernels::pq::mix::Mix;
 
 use self::gpu::BitsPlan;
@@ -72,6 +72,9 @@ use crate::{Device, ElementType, Error, Metric, Result, host_memory};
 const BITS: (usize, usize) = (1, MOST_BITS as usize);
 /// Smallest number of rows that one task codes.
 const RUN: usize = 16;
+/// The layout of codes, in files. 0 had a word for each bit of the 32 codes of a group.
+const LAYOUT: u32 = 1;
+
 /// The scheme of [`Encoding::Bits`](crate::ivf::Encoding::Bits), with its parameter.
 #[derive(Debug)]
 pub(crate) struct BitsScheme {
@@ -80,7 +83,7 @@ pub(crate) struct BitsScheme {
 
 impl BitsScheme {
     pub(super) fn read_words(words: [u32; 3]) -> Option<BitsScheme> {
-        let [bits, 0, 0] = words else { return None };
+        let [bits, LAYOUT, 0] = words else { return None };
         (bits != 0).then_some(BitsScheme { bits })
     }
 }
@@ -108,7 +111,7 @@ impl Scheme for BitsScheme {
     }
 
     fn words(&self) -> [u32; 3] {
-        [self.bits, 0, 0]
+        [self.bits, LAYOUT, 0]
     }
 
     fn contradiction(&self, _: u64, _: ElementType) -> Option<&'static str> {
@@ -122,8 +125,9 @@ impl Scheme for BitsScheme {
     fn defect(&self, codes: &[u8], from: usize, dim: usize, _: ElementType) -> Option<&'static str> {
         // Codes are words, and so are their parts in a file: a chunk has whole words.
         let code_words = row_bytes(dim, self.bits) / WORD;
-        let (in_last, mask) = (dim % GROUP as usize, unused(dim % GROUP as usize));
+        let in_last = dim % GROUP as usize;
         let last_group = code_words - if in_last == 0 { 0 } else { self.bits as usize };
+        let used = packed(self.bits, std::iter::repeat_n(-1, in_last));
         let (mut steps, mut rests, mut unused_bits) = (true, true, 0);
         for (at, word) in (from / WORD..).zip(codes.chunks_exact(WORD)) {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
@@ -135,7 +139,7 @@ impl Scheme for BitsScheme {
                 // Not negative and not NaN.
                 rests &= word <= f32::INFINITY.to_bits();
             } else if at >= last_group {
-                unused_bits |= word & mask;
+                unused_bits |= word & !used[at - last_group];
             }
         }
         if !steps {
@@ -162,14 +166,17 @@ const WORD: usize = size_of::<u32>();
 /// Bytes of a code before its first group: step and rest.
 const HEAD: usize = HEAD_BYTES as usize;
 
-/// The bits of a word that belong to no component, if its group has `components`.
-fn unused(components: usize) -> u32 {
-    !(0..components).fold(0, |bits, i| bits | 1 << place(i))
-}
-
-/// The bit of component `i` of a group.
-fn place(i: usize) -> usize {
-    8 * (i % 4) + i / 4
+/// The words of a group, of the codes of its components.
+fn packed(bits: u32, codes: impl Iterator<Item = i32>) -> [u32; MOST_BITS as usize] {
+    let mut words = [0; MOST_BITS as usize];
+    for (i, code) in (0..).zip(codes) {
+        let fields = WIDTHS.map(|width| Field::of(bits, width));
+        for field in fields.into_iter().filter(|field| field.exists()) {
+            let own = field.of_code(bits, code as u32) << field.place_in_word(i / 4, i % 4);
+            words[field.word(i / 4) as usize] |= own;
+        }
+    }
+    words
 }
 
 /// Encodes and decodes by codes of `bits` bits.
@@ -222,12 +229,12 @@ fn along(length: f32, square: f64) -> f32 {
     if along <= length { along } else { length }
 }
 
-/// The sum of a term of each component, in the order of the kernel: in a lane for each place of a word, and the lanes
-/// by halves.
+/// The sum of a term of each component, in the order of the kernel: in a lane for each component of a group, and the
+/// lanes by halves.
 fn sum(x: &[f32], r: &[f32], term: impl Fn(f64, f64) -> f64) -> f64 {
     let mut lanes = [0.0f64; GROUP as usize];
     for (x, r) in x.chunks(GROUP as usize).zip(r.chunks(GROUP as usize)) {
-        x.iter().zip(r).enumerate().for_each(|(i, (&x, &r))| lanes[place(i)] += term(x.into(), r.into()));
+        x.iter().zip(r).enumerate().for_each(|(i, (&x, &r))| lanes[i] += term(x.into(), r.into()));
     }
     let mut half = lanes.len() / 2;
     while half > 0 {
@@ -270,18 +277,12 @@ impl BitsCodec {
         if step < LEAST_STEP {
             return Ok(());
         }
-        let (head, planes) = to.split_at_mut(HEAD);
+        let (head, groups) = to.split_at_mut(HEAD);
         head[..WORD].copy_from_slice(&step.to_le_bytes());
-        let bits = self.bits as usize;
-        let groups = w.chunks(GROUP as usize).zip(y.chunks(GROUP as usize));
-        for ((w, y), to) in groups.zip(planes.chunks_exact_mut(bits * WORD)) {
-            let mut words = [0u32; MOST_BITS as usize];
-            for (i, (w, y)) in w.iter().zip(y).enumerate() {
-                let code = code_of(self.bits, levels.number(w * up) as u32, *y < 0.0);
-                for (plane, word) in words[..bits].iter_mut().enumerate() {
-                    *word |= (code >> (bits - 1 - plane) & 1) << place(i);
-                }
-            }
+        let sizes = w.chunks(GROUP as usize).zip(y.chunks(GROUP as usize));
+        for ((w, y), to) in sizes.zip(groups.chunks_exact_mut(self.bits as usize * WORD)) {
+            let code = |(w, y): (&f32, &f32)| code_of(self.bits, levels.number(w * up) as i32, *y < 0.0);
+            let words = packed(self.bits, w.iter().zip(y).map(code));
             for (to, word) in to.chunks_exact_mut(WORD).zip(words) {
                 to.copy_from_slice(&word.to_le_bytes());
             }
@@ -340,24 +341,19 @@ impl Codec for BitsCodec {
 
     fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
         let dim = self.rotation.dim();
-        let bits = self.bits as usize;
-        let levels = Levels::of(self.bits);
-        let below = below(self.bits);
         for (to, code) in to.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes(dim, self.bits))) {
-            let (step, planes) = (word_of(code, 0), &code[HEAD..]);
-            let groups = to.chunks_mut(GROUP as usize).zip(centroid.chunks(GROUP as usize));
-            for ((to, centroid), planes) in groups.zip(planes.chunks_exact(bits * WORD)) {
-                // Four codes at a time, a byte each.
-                let mut codes = [0u32; GROUP as usize / 4];
-                for word in planes.chunks_exact(WORD) {
-                    let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                    for (s, codes) in codes.iter_mut().enumerate() {
-                        *codes = *codes << 1 | word >> s & 0x0101_0101;
-                    }
+            let (step, groups) = (word_of(code, 0) * unit(self.bits), &code[HEAD..]);
+            let rows = to.chunks_mut(GROUP as usize).zip(centroid.chunks(GROUP as usize));
+            for ((to, centroid), group) in rows.zip(groups.chunks_exact(self.bits as usize * WORD)) {
+                let mut words = [0u32; MOST_BITS as usize];
+                for (word, bytes) in words.iter_mut().zip(group.chunks_exact(WORD)) {
+                    *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 }
-                for (i, (to, c)) in to.iter_mut().zip(centroid).enumerate() {
-                    let code = (codes[i / 4] >> (8 * (i % 4)) & 0xff) as f32;
-                    *to = c + step * (levels.scale * code - below);
+                for (s, (to, centroid)) in (0..).zip(to.chunks_mut(4).zip(centroid.chunks(4))) {
+                    let levels = levels(self.bits, s, |at| words[at as usize]).to_le_bytes();
+                    for (to, (c, level)) in to.iter_mut().zip(centroid.iter().zip(levels)) {
+                        *to = c + step * f32::from(level as i8);
+                    }
                 }
             }
         }
@@ -571,9 +567,9 @@ mod tests {
         let (codes, decoded) = round_trip(&codec, &[14.0, 11.0, 6.0, 12.0], &[10.0; 4]);
         let step = 1.35f32;
         assert_eq!(codes[..4], step.to_le_bytes());
-        // Codes 3, 2, 0, 2 of components 0 to 3, whose bits have the places 0, 8, 16 and 24.
-        assert_eq!(codes[8..12], [1, 1, 0, 1]);
-        assert_eq!(codes[12..16], [1, 0, 0, 0]);
+        // Codes 1, 0, -2, 0 of components 0 to 3, of which each has a byte of the first word.
+        assert_eq!(codes[8..12], [1, 0, 2, 0]);
+        assert_eq!(codes[12..16], [0; 4]);
         assert_eq!(decoded, [10.0 + step * 3.0, 10.0 + step, 10.0 + step * -3.0, 10.0 + step]);
         assert_eq!(codes.len(), row_bytes(4, 2));
     }
@@ -647,8 +643,9 @@ mod tests {
             codes[2 * bytes + 6] = 0xc0;
             assert_eq!(defect(&codes, 0), Some("a rest of a code is not a length"));
         }
-        // The second group has components 32 to 36, so bits 0 and 1 of byte 0 and bit 0 of the others are used.
-        for (byte, value) in [(0, 4), (1, 2), (3, 0x80)] {
+        // The second group has components 32 to 36. Of the two words of the higher bits, and of the word of the lowest
+        // bits, two pairs of byte 0 and one of the others are used.
+        for (byte, value) in [(0, 0x10), (1, 4), (3, 0x80), (4, 1), (8, 4), (9, 2), (11, 0x80)] {
             let at = bytes - 12 + byte;
             assert_eq!(defect(&damaged(at, value), 0), Some("unused bits of a code are set"), "byte {byte}");
         }

@@ -1,0 +1,350 @@
+//! List-major scan for few queries of a list: rows of codes become operands in registers.
+//!
+//! # Problem
+//! A billion vectors meet few queries a list: 10,000 queries of 32 of 131,072 lists are 2.4. The scan of tiles
+//! ([`crate::ivf::list_scan`]) unpacks codes into shared memory, from where all warps of a block read them for up to 64
+//! queries. With few queries that costs more than all else: the unpacked tile is written, waited for and read, and most
+//! of it is multiplied with rows of queries that do not exist.
+//!
+//! # Algorithm
+//! ```text
+//! item = (list, up to 16 pairs, up to item_rows rows)                 // from pairs.rs
+//! block: copy the item's queries to shared memory
+//! warp, for each strip of 32 rows that is its own:
+//!     the codes of the strip, which are one piece of memory, come to shared memory, two strips ahead
+//!     for each group of 32 components: four rows of 8 components a lane become operands in registers
+//!         for each four queries: product of 16 rows and 4 queries of two planes (m16n8k32), twice
+//!     score = value of the row + term + factor · product · step -> the pair's place in the query's row of scores
+//! ```
+//!
+//! Rows are operand A, and queries operand B: a query needs two of its eight columns, not a tile of 16 rows. Warps wait
+//! for nobody but themselves during an item. The order of the components in a product is that of the fields of codes
+//! ([`crate::ivf::encoding::bits`]), so a lane's components of a group have their bits in one word of each field, and
+//! queries are read in the order in which they lie.
+//!
+//! # Cost
+//! Bytes: the codes once for eight queries, and 4 for each score. Instructions of a warp for 32 rows of 96 components, 5
+//! bits and up to four queries, counted in the machine code: some 60 for each group, and 100 for the copies and the
+//! scores; some 45 more for four further queries. That is nine for each row, where tiles took 45.
+//!
+//! For 10⁸ × 96 in codes of 5 bits, 1,000 queries at once, searches of 16, 32 and 64 of 13,107 lists take 1.9, 2.7 and
+//! 3.7 ms on an H200 (2026-12-01, from host memory and back); with tiles 32 lists took 7.3 (the day before). With 64
+//! lists the scan is three quarters of it: it issues 2.7 instructions a cycle and reads at half of the memory's rate
+//! (Nsight Compute, at the clocks that it sets).
+//!
+//! Up to some 24 queries a list strips are faster than tiles of 64. 1,000 queries of 256 lists, 20 a list, take 10.1 ms
+//! by strips and 13.6 by tiles; of 512 lists 19 and 15.
+//!
+//! # How it maps to the machine
+//! 1. Blocks have four warps, and five share a multiprocessor: while one waits for its queries, others multiply.
+//! 2. Codes of four warps and of all stages are in shared memory, so rows are short ([`stages`]); longer ones are
+//!    scanned by tiles.
+//! 3. Sums of 16 queries would take the registers of a block. So more than eight of an item are multiplied with its
+//!    rows one after the other, which come from cache the second time.
+//!
+//! # What lost
+//! The number of bits as a constant of the loop over groups: 172 kB of PTX and not 49, and 124 bytes spilled. Items of
+//! 4,096 rows instead of 1,024: as fast.
+
+use cuda_std::global::{U32x2, U32x4};
+use cuda_std::math::mul_add_f32;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::{FULL_MASK, lane_id, shuffle_idx, sync_warp, warp_id};
+use cuda_std::{async_copy, device_inline, global, mma, thread, unroll};
+
+use crate::ivf::list_scan::{Header, Item, ScanLists, header_bytes};
+use crate::ivf::pairs::padded;
+use crate::product::mainloop::wait_for_stage;
+use crate::product::tile::LEAST_SHARED_BYTES;
+
+/// Number of queries that are multiplied with a strip. Of more, an item's rows are read again, from cache.
+const QUERIES: u32 = 8;
+/// Number of warps of a block.
+const WARPS: u32 = 4;
+/// Number of threads of a block.
+pub(crate) const THREADS: u32 = 32 * WARPS;
+/// Number of rows of a strip, a part of a tile of rows.
+const STRIP: u32 = 32;
+/// Number of components of a group.
+const GROUP: u32 = 32;
+/// Number of rows of a strip that a lane unpacks: the rows of the lane's four, 8 apart.
+pub(crate) const LANE_ROWS: usize = 4;
+/// Number of queries of a product, with two planes each.
+const TOGETHER: u32 = 4;
+/// Largest number of products of the queries.
+const MOST_COLUMNS: usize = (QUERIES / TOGETHER) as usize;
+/// Largest number of strips of a warp in shared memory.
+const MOST_STAGES: u32 = 3;
+
+/// The source of a list's rows: codes that become signed bytes.
+pub(crate) trait Strips: Copy {
+    /// The rows of a launch.
+    fn of(launch: &ScanLists) -> Self;
+
+    /// The step of a row, which starts at `row`.
+    ///
+    /// # Safety
+    /// The row was copied.
+    unsafe fn step(&self, row: SharedPtr<u8>) -> f32;
+
+    /// Calls `each` with every group of 32 components of rows `row`, `row` + `apart`, ..: components 8·`part` .. of the
+    /// group, in their order. All lanes of a warp arrive.
+    ///
+    /// # Safety
+    /// The rows were copied, and have the groups; `part` is below 4.
+    unsafe fn groups(
+        &self,
+        row: SharedPtr<u8>,
+        apart: u32,
+        part: u32,
+        groups: u32,
+        each: impl FnMut(u32, [[u32; 2]; LANE_ROWS]),
+    );
+}
+
+/// Bytes from one plane of a query to the next in shared memory, of planes of `plane_bytes`, a multiple of 32: an odd
+/// multiple, so that the lanes that read together have no bank conflicts.
+#[device_inline]
+const fn pitch(plane_bytes: u32) -> u32 {
+    if (plane_bytes / 32).is_multiple_of(2) { plane_bytes + 32 } else { plane_bytes }
+}
+
+/// Bytes of shared memory before the strips.
+#[device_inline]
+const fn before_strips(plane_bytes: u32) -> u32 {
+    header_bytes(QUERIES, true, false) + 2 * QUERIES * pitch(plane_bytes)
+}
+
+/// Number of strips of each warp that fit in shared memory on every device, for codes of `code_bytes` bytes and planes
+/// of `plane_bytes` bytes; 0 if there is no room for two, of which one is copied while the other is used.
+#[device_inline]
+pub(crate) const fn stages(code_bytes: u32, plane_bytes: u32) -> u32 {
+    let stage = (WARPS * STRIP) as u64 * code_bytes as u64;
+    let before = (header_bytes(QUERIES, true, false) as u64) + (2 * QUERIES) as u64 * (plane_bytes as u64 + 32);
+    let most = (LEAST_SHARED_BYTES as u64).saturating_sub(before) / stage;
+    if most < 2 {
+        0
+    } else if most < MOST_STAGES as u64 {
+        most as u32
+    } else {
+        MOST_STAGES
+    }
+}
+
+/// Bytes of shared memory of a block.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) const fn shared_bytes(code_bytes: u32, plane_bytes: u32) -> u32 {
+    before_strips(plane_bytes) + stages(code_bytes, plane_bytes) * WARPS * STRIP * code_bytes
+}
+
+/// A warp's strips of an item.
+struct WarpStrips<'a> {
+    work: &'a ScanLists,
+    /// The lane's row of the item's first strip, in the storage.
+    row: u32,
+    /// Number of strips of the item.
+    count: u32,
+    /// The warp's stages.
+    at: SharedPtr<u8>,
+}
+
+impl WarpStrips<'_> {
+    /// Starts to copy a strip, if the item has it, into a stage. All lanes arrive.
+    ///
+    /// # Safety
+    /// As [`ScanLists`]; no lane reads the stage any more.
+    #[device_inline]
+    unsafe fn copy(&self, strip: u32, stage: u32) {
+        if strip < self.count {
+            let (row, code_bytes) = (self.row - lane_id() + STRIP * strip, self.work.stored.code_bytes);
+            let from = self.work.stored.rows.wrapping_add(row as usize * code_bytes as usize);
+            let bytes = STRIP * code_bytes;
+            let mut at = 16 * lane_id();
+            while at < bytes {
+                // SAFETY: the storage has a whole tile of rows from the start of every list's last tile, and a tile has
+                // whole strips; lists start at multiples of 8 rows of a multiple of 4 bytes.
+                unsafe { async_copy::copy_16(self.at.add(stage * bytes + at), from.wrapping_add(at as usize)) };
+                at += 16 * 32;
+            }
+        }
+        async_copy::commit();
+    }
+
+    /// The value of the lane's row of a strip, if the item has it.
+    ///
+    /// # Safety
+    /// As [`ScanLists`].
+    #[device_inline]
+    unsafe fn value(&self, strip: u32) -> f32 {
+        // SAFETY: the row exists, as in `copy`.
+        unsafe { if strip < self.count { self.work.value(self.row + STRIP * strip) } else { 0.0 } }
+    }
+}
+
+/// Copies the planes of an item's queries to shared memory: of as many as the products have. All threads of the block
+/// arrive; a barrier follows.
+///
+/// # Safety
+/// As [`ScanLists`]; `to` has room for them.
+#[device_inline]
+unsafe fn copy_queries<const COLUMNS: usize>(work: &ScanLists, item: Item, to: SharedPtr<u8>, thread: u32) {
+    let plane_bytes = 2 * work.stride;
+    let parts = 2 * plane_bytes / 16;
+    let mut at = thread;
+    while at < TOGETHER * COLUMNS as u32 * parts {
+        let (query, part) = (at / parts, at % parts);
+        // Queries that do not exist repeat the first.
+        let place = item.first_place + if query < item.pairs { query } else { 0 };
+        // SAFETY: the pair exists, and its query has two planes, one after the other, of 16-byte parts.
+        unsafe {
+            let [number, ..] = global::load_nc(work.grouped.wrapping_add(place as usize)).0;
+            let from = work.queries.wrapping_add(2 * number as usize * work.stride as usize).cast::<U32x4>();
+            let words = global::load_nc(from.wrapping_add(part as usize));
+            let plane = 2 * query + 16 * part / plane_bytes;
+            to.add(plane * pitch(plane_bytes) + 16 * part % plane_bytes).cast::<U32x4>().store(words);
+        }
+        at += THREADS;
+    }
+}
+
+/// The numbers of a block that are the same for all items.
+#[derive(Clone, Copy)]
+struct Block<'a, R> {
+    work: &'a ScanLists,
+    rows: R,
+    header: Header,
+    /// The queries of an item.
+    queries: SharedPtr<u8>,
+    /// The warp's stages.
+    at: SharedPtr<u8>,
+    stages: u32,
+}
+
+impl<R: Strips> Block<'_, R> {
+    /// Scans the strips of an item, up to [`QUERIES`] queries of it, which take `COLUMNS` products, from row `first` of the list on. All threads
+    /// of the block arrive.
+    ///
+    /// # Safety
+    /// As [`ScanLists`]; no thread uses strips or queries any more.
+    #[device_inline]
+    unsafe fn scan<const COLUMNS: usize>(&self, item: Item, first: u32) {
+        let Block { work, header, stages, .. } = *self;
+        let (lane, thread) = (lane_id(), thread::thread_idx_x());
+        let (of_row, of_column) = (lane / 4, lane % 4);
+        let (code_bytes, plane_bytes) = (work.stored.code_bytes, 2 * work.stride);
+        let pitch = pitch(plane_bytes);
+        let multiplies = work.row_factors != 0;
+        let count = (item.end - first).div_ceil(STRIP);
+        let strips = WarpStrips { work, row: item.start + first + lane, count, at: self.at };
+        // SAFETY: the caller promises the shapes; shared addresses stay below `shared_bytes`.
+        unsafe {
+            let mut strip = warp_id();
+            let mut ahead = 0;
+            while ahead + 1 < stages {
+                strips.copy(strip + ahead * WARPS, ahead);
+                ahead += 1;
+            }
+            let mut value = strips.value(strip);
+            header.begin(work, false, true, item, QUERIES, thread);
+            copy_queries::<COLUMNS>(work, item, self.queries, thread);
+            thread::sync_threads();
+
+            // The lane's part of the columns of operand B.
+            let query_part = self.queries.add(of_row * pitch + 8 * of_column);
+            let mut stage = 0;
+            while strip < count {
+                wait_for_stage(stages);
+                // The strip is complete, and no lane reads the one before any more.
+                sync_warp(FULL_MASK);
+                strips.copy(strip + (stages - 1) * WARPS, if stage == 0 { stages - 1 } else { stage - 1 });
+                let next_value = strips.value(strip + WARPS);
+                let codes = strips.at.add(STRIP * stage * code_bytes + of_row * code_bytes);
+                stage = if stage + 1 == stages { 0 } else { stage + 1 };
+
+                let mut sums = [[[0i32; 4]; COLUMNS]; LANE_ROWS / 2];
+                self.rows.groups(codes, 8 * code_bytes, of_column, plane_bytes / GROUP, |group, operands| {
+                    unroll::<COLUMNS>(|column| {
+                        let at = query_part.add(8 * column as u32 * pitch + GROUP * group);
+                        let b = at.cast::<U32x2>().load().0;
+                        unroll::<{ LANE_ROWS / 2 }>(|half| {
+                            let [x, y] = [operands[2 * half], operands[2 * half + 1]];
+                            mma::mma_m16n8k32_s8(&mut sums[half][column], &[x[0], y[0], x[1], y[1]], b);
+                        });
+                    });
+                });
+
+                // The step of each of the lane's rows, and the numbers with which its products are multiplied and added.
+                // The sum of an excluded row is +∞ under every metric.
+                let mut of_rows = [[0f32; 3]; LANE_ROWS];
+                unroll::<LANE_ROWS>(|i| {
+                    let value = shuffle_idx(FULL_MASK, value, of_row + 8 * i as u32);
+                    let step = self.rows.step(codes.add(8 * i as u32 * code_bytes));
+                    let multiplies = multiplies && value != f32::INFINITY;
+                    of_rows[i] = if multiplies { [step, value, 0.0] } else { [step, 1.0, value] };
+                });
+                let row = first + STRIP * strip + of_row;
+                unroll::<COLUMNS>(|column| {
+                    let place = TOGETHER * column as u32 + of_column;
+                    if place < item.pairs {
+                        let factor = header.factors.add(place).load();
+                        let term = header.terms.add(place).load();
+                        let out = work.scores.wrapping_add((header.targets.add(place).load() + row as u64) as usize);
+                        unroll::<LANE_ROWS>(|i| {
+                            let [step, times, plus] = of_rows[i];
+                            let [high, low] = [0, 1].map(|plane| sums[i / 2][column][2 * (i % 2) + plane] as f32);
+                            let product = mul_add_f32(mul_add_f32(256.0, high, low) * step, factor, term);
+                            if row + (8 * i as u32) < padded(item.end) {
+                                global::store(out.wrapping_add(8 * i), mul_add_f32(product, times, plus));
+                            }
+                        });
+                    }
+                });
+                (strip, value) = (strip + WARPS, next_value);
+            }
+            async_copy::wait_all();
+        }
+    }
+}
+
+/// The body of the kernels. All threads of a block stay together from item to item, and all lanes of a warp from strip
+/// to strip.
+///
+/// # Safety
+/// As [`ScanLists`], with [`stages`] for the codes, and without appending or dense use.
+#[device_inline]
+pub(crate) unsafe fn scan_strips<R: Strips>(work: ScanLists) {
+    let (code_bytes, plane_bytes) = (work.stored.code_bytes, 2 * work.stride);
+    let stages = stages(code_bytes, plane_bytes);
+    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`.
+    unsafe {
+        let header = Header::new(QUERIES, true, false);
+        let queries = header.end;
+        let at = queries.add(2 * QUERIES * pitch(plane_bytes) + STRIP * warp_id() * stages * code_bytes);
+        let block = Block { work: &work, rows: R::of(&work), header, queries, at, stages };
+        let count = match work.item_count {
+            Some(count) => global::load_nc(*count),
+            None => 0,
+        };
+        let mut number = thread::block_idx_x();
+        while number < count {
+            let [list, first_place, pairs, first] = work.item(false, number, 0);
+            number += thread::grid_dim_x();
+            let start = global::load_nc(work.list_starts.wrapping_add(list as usize));
+            let length = global::load_nc(work.lengths.wrapping_add(list as usize));
+            let end = first + (length - first).min(work.item_rows);
+            let mut place = 0;
+            while place < pairs {
+                let (first_place, pairs) = (first_place + place, (pairs - place).min(QUERIES));
+                let item = Item { list, start, first_place, pairs, end };
+                // Other threads may still read the strips and the queries of before.
+                thread::sync_threads();
+                if pairs <= TOGETHER {
+                    block.scan::<1>(item, first)
+                } else {
+                    block.scan::<MOST_COLUMNS>(item, first)
+                }
+                place += QUERIES;
+            }
+        }
+    }
+}
