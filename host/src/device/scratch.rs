@@ -86,6 +86,12 @@ impl Layout {
         Reserved { offset, len, of: PhantomData }
     }
 
+    /// Number of values of `T` for which an array after all others has room in `bytes` bytes.
+    pub fn room<T>(&self, bytes: u64) -> usize {
+        let bytes = bytes - bytes % Self::ALIGN as u64;
+        usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(self.bytes) / size_of::<T>()
+    }
+
     /// Size of all arrays in bytes, padding included.
     pub fn bytes(&self) -> usize {
         self.bytes

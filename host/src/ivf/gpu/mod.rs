@@ -126,6 +126,7 @@ impl IvfDevice {
             by_tables,
             small_tiles,
             needs_scores: request.scan != Scan::Auto,
+            budget: None,
             dense_probes: probes,
         };
         let dense_probes = if appends { resident.dense_probes(shape) } else { probes };
@@ -134,7 +135,7 @@ impl IvfDevice {
 
     /// Chooses how the lists are read, and cuts `count` queries into tiles, which `tiling` does for a way of reading.
     /// Each batch list by list reads and decodes the lists again ([`Resident::tables_pay`]). Only a search of several
-    /// batches costs a second plan.
+    /// batches costs a second plan. Tiles of [`Reading::Measured`] are not those of the search.
     fn reading(
         resident: &Resident,
         count: usize,
@@ -147,6 +148,9 @@ impl IvfDevice {
         let tiles = tiling(first)?;
         if first == Reading::Tables || tiles.len() <= lanes {
             return Ok((first, tiles));
+        }
+        if tiles.plan.search_shape.small_tiles && resident.image.stored.scan.strips {
+            return Ok((Reading::Measured, tiles));
         }
         let appending = tiling(Reading::Appending)?;
         let (reading, tiles) =
@@ -243,6 +247,9 @@ impl IvfDevice {
             let most = (count, MOST_PAIRS / probes);
             Tiling::new(self.scratch(resident), most, lanes.len(), |queries| plan(queries, reading))
         })?;
+        if let (Reading::Measured, Some(lane)) = (reading, lanes.first_mut()) {
+            return self.search_measured(resident, lane, view, request, slots);
+        }
         let path = if tiling.plan.search_shape.by_tables { "query by query, by tables" } else { "list by list" };
         events::path("inverted file", || self.runtime.describe(), path, count);
         // The copy of a batch checks its queries, but with more batches than lanes the first results are written before
@@ -275,6 +282,47 @@ impl IvfDevice {
             self.copy_results(&search, view, slots, batch.start).map(drop)
         };
         tiling.pipelined(lanes, submit, finish)
+    }
+
+    /// Searches the queries of a request in batches whose scores fit the scratch, which is known when their lists are.
+    fn search_measured(
+        &self,
+        resident: &Resident,
+        lane: &mut Lane,
+        view: &View<'_>,
+        request: &SearchRequest<'_>,
+        slots: &mut Slots<'_>,
+    ) -> Result<()> {
+        let count = request.queries.len();
+        let path = "list by list, with room for the scores of the probed lists";
+        events::path("inverted file", || self.runtime.describe(), path, count);
+        // The results of the first batch are written before the others are copied.
+        request.queries.check_finite(Input::Queries)?;
+        let (budget, bytes) = (self.scratch(resident), self.scratch_bytes(resident));
+        let probes = request.probes.min(resident.image.lists as usize).max(1);
+        let done = budget.halving(0..count, MOST_PAIRS / probes, |batch| {
+            let (first, request) = (batch.start, request.part(batch));
+            let shape = Self::shape_by(resident, request.queries.len(), slots.k, &request, Reading::Measured);
+            let shape = SearchShape { budget: Some(bytes), needs_scores: true, ..shape };
+            let plan = SearchPlan::new(resident, view.element, shape, self.runtime.limits())?;
+            if !budget.has(plan.bytes as u64) {
+                return Ok(Attempt::Exceeds(plan.bytes as u64));
+            }
+            let search = self.search_on(resident, lane, view.element, &plan, true)?;
+            // SAFETY: the scratch has the plan's size, and the plan is for this number of queries; the scores are
+            // counted before they are written.
+            unsafe {
+                self.begin(&search, view, &request)?;
+                let more = search.group_and_count()?.saturating_sub(plan.scores.len() as u64);
+                if more > 0 {
+                    return Ok(Attempt::Exceeds(bytes.saturating_add(more * size_of::<f32>() as u64)));
+                }
+                search.run_grouped()?;
+            }
+            self.copy_results(&search, view, slots, first)?;
+            Ok(Attempt::Done(()))
+        });
+        done.map(drop)
     }
 
     /// A search that uses the stream and the scratch of a lane.

@@ -17,8 +17,10 @@ use crate::device::scratch::{Layout, Reserved};
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
-/// Largest mean number of pairs for each list with which tiles of 16 queries are used.
+/// Largest mean number of pairs for each list with which tiles of 16 queries are used, and the same if these are scanned
+/// by strips of rows (`warpann_kernels::ivf::strip_scan`).
 const SMALL_TILES: u64 = 12;
+const SMALL_STRIPS: u64 = 24;
 /// Limits of the scan by tables. It is used up to `TABLES_UP_TO` pairs for each list, times the number of
 /// sub-quantizers. Making the tables of a query costs as much as scanning `TABLE_ROWS` rows by tables. Beyond
 /// `MANY_SUB_QUANTIZERS` sub-quantizers the limit falls.
@@ -54,6 +56,8 @@ pub(super) enum Reading {
     Lists,
     /// List by list, and candidates are appended, so that the scores take less memory.
     Appending,
+    /// List by list, with room for the scores of the lists that are probed, and not for those of the longest ones.
+    Measured,
 }
 
 /// The sizes of a search, and the choices that follow from them.
@@ -72,6 +76,10 @@ pub(super) struct SearchShape {
     pub small_tiles: bool,
     /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
     pub needs_scores: bool,
+    /// The bytes of a budget, if the scores get what the other arrays leave of it, up to the scores of the longest lists.
+    /// Otherwise they get room for these. Lists of some thousand vectors differ by half of their length and more, so the
+    /// scores of the lists that queries probe take a part of it.
+    pub budget: Option<u64>,
     /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it
     /// equals `probes`, nothing is appended.
     pub dense_probes: u32,
@@ -289,7 +297,7 @@ impl SearchPlan {
             items: layout.array(resident.most_items(search_shape)),
             terms: matches!(image.stored.operands, ScanOperands::Codes { .. })
                 .then(|| layout.array(if image.stored.no_centroid.is_some() { queries } else { pair_count })),
-            scores: layout.array(queries.saturating_mul(columns.most as usize)),
+            scores: layout.array(0),
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
@@ -299,7 +307,10 @@ impl SearchPlan {
             results: ResultsPlan::reserve(&mut layout, queries, search_shape.k as usize),
             bytes: 0,
         };
-        Ok(SearchPlan { bytes: layout.bytes(), ..plan })
+        let most = queries.saturating_mul(columns.most as usize);
+        let scores = search_shape.budget.map_or(most, |budget| layout.room::<f32>(budget).min(most));
+        let scores = layout.array(scores);
+        Ok(SearchPlan { scores, bytes: layout.bytes(), ..plan })
     }
 }
 
@@ -395,7 +406,8 @@ impl Resident {
     /// Whether tiles of 16 queries are faster than those of 64.
     pub fn small_tiles(&self, queries: usize, probes: u32) -> bool {
         let pairs = queries as u64 * u64::from(probes);
-        pairs <= SMALL_TILES * u64::from(self.image.lists)
+        let most = if self.image.stored.scan.strips { SMALL_STRIPS } else { SMALL_TILES };
+        pairs <= most * u64::from(self.image.lists)
     }
 
     pub fn tile(search_shape: SearchShape) -> u32 {

@@ -189,16 +189,41 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::probe`] for all queries; the filter is on the device.
     pub unsafe fn run(&self) -> Result<()> {
-        if let Some(lists) = self.plan.compares_lists {
-            // SAFETY: as the caller promises.
-            return unsafe { self.compare_lists(lists) };
+        // SAFETY: as the caller promises; each step reads what the previous steps wrote.
+        unsafe {
+            if let Some(lists) = self.plan.compares_lists {
+                return self.compare_lists(lists);
+            }
+            self.group(0..self.plan.search_shape.dense_probes, None)?;
+            self.run_grouped()
         }
+    }
+
+    /// Groups the pairs of all probes, waits for that, and returns the number of their scores.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    pub unsafe fn group_and_count(&self) -> Result<u64> {
+        let mut end = [0u64];
+        // SAFETY: as the caller promises; the last row of scores ends where `row_starts` says.
+        unsafe {
+            self.group(0..self.plan.search_shape.probes, None)?;
+            let from = self.row_starts().skip(self.plan.search_shape.queries as usize);
+            self.on.runtime.copy_to_host(self.on.stream, &mut end, from)?;
+        }
+        Ok(end[0])
+    }
+
+    /// The steps of [`Self::run`] that follow the grouping of pairs.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; the pairs of the probes whose scores are all kept are grouped, and their scores have room.
+    pub unsafe fn run_grouped(&self) -> Result<()> {
         let (dense, all) = (self.plan.search_shape.dense_probes, self.plan.search_shape.probes);
         let from = self.candidates();
         let (fine, of) = (&self.plan.fine, self.compared());
         // SAFETY: as the caller promises; each step reads what the previous steps wrote.
         unsafe {
-            self.group(0..dense, None)?;
             self.scan(None)?;
             match fine.begin_lists(from, self.counts())? {
                 None => fine.run(from, of, self.found())?,

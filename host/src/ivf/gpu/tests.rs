@@ -856,6 +856,52 @@ fn batches_change_how_lists_are_read() {
     );
 }
 
+/// Where the scores of the longest lists need several batches, batches have room for those of the probed lists, and are
+/// cut where these need more.
+#[test]
+fn batches_have_room_for_the_lists_that_are_probed() {
+    let (dim, lists, probes, k) = (4, 12, 2, 7);
+    let mut random = Random::new(21);
+    let mut near = |point: usize| -> Vec<f32> {
+        let centre = [10.0 * point as f32, (point * point) as f32, 0.0, 0.0];
+        centre.iter().map(|x| x + random.unit() as f32).collect()
+    };
+    // Of twelve points one has most vectors, so that its list is as long as all others together.
+    let base: Vec<f32> = (0..1_200).flat_map(|i| near(if i % 3 == 0 { i % lists } else { 0 })).collect();
+    let queries: Vec<f32> = (0..60).flat_map(|i| near(if i < 40 { 3 + i % 8 } else { 0 })).collect();
+    let mut cpu =
+        IvfIndex::<f32>::builder(dim, lists).encoding(Encoding::Bits { bits: 5 }).device(Device::Cpu).build().unwrap();
+    cpu.train(&base).unwrap();
+    cpu.add(&base).unwrap();
+    let options = SearchOptions::new().probes(probes).widen(false);
+    let (device, view) = (device(), cpu.kind.view(cpu.kind.trained().unwrap()));
+    let resident = device.resident(&view).unwrap();
+    let (mut measured, mut refused) = ([0; 2], 0);
+    for more in (10..200).step_by(10) {
+        let budget = resident.bytes + (more << 10);
+        let small = IvfIndex::<f32>::from_bytes(&cpu.to_bytes().unwrap(), Device::Emulator, Some(budget)).unwrap();
+        for (of, queries) in [&queries[..40 * dim], &queries[..]].into_iter().enumerate() {
+            let count = queries.len() / dim;
+            let request =
+                SearchRequest { queries: VectorSlice::of(queries, dim), probes, filter: None, scan: Scan::ListMajor };
+            let chosen = IvfDevice::reading(&resident, count, &request, 1, |reading| {
+                let plan = |queries| {
+                    let shape = IvfDevice::shape_by(&resident, queries, k, &request, reading);
+                    SearchPlan::new(&resident, ElementType::F32, shape, device.runtime.limits())
+                };
+                Tiling::new(Budget::new(&device.runtime, more << 10), (count, count), 1, plan)
+            });
+            measured[of] += usize::from(matches!(chosen, Ok((Reading::Measured, _))));
+            let found = small.search_with(queries, k, &options.clone().scan(Scan::ListMajor));
+            match found {
+                Err(Error::OutOfDeviceMemory { .. }) => refused += 1,
+                found => assert_eq!(found.unwrap(), cpu.search_with(queries, k, &options).unwrap(), "{more}"),
+            }
+        }
+    }
+    assert!(measured.iter().all(|&times| times > 2) && refused < 10, "{measured:?}, {refused} refused");
+}
+
 /// A device rotates queries, unless f32 might not hold what comes out: then the host does, and names it.
 #[test]
 fn large_queries_are_rotated_or_refused_as_on_the_cpu() {
