@@ -17,7 +17,7 @@ use warpann::ivf::{Encoding, IvfIndex};
 use warpann_measure::{Searches, Work, nearest_in, timed};
 
 use crate::ivf::{ScanOrder, probed_bytes};
-use crate::machine::resident_memory;
+use crate::machine::{peak_memory, resident_memory};
 use crate::record::{Measured, Record, print};
 use crate::set::count;
 use crate::vectors::all_admitted;
@@ -124,6 +124,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         })?;
         let all = index.len() == rows;
         record.add(stage(format!("add {case}"), adding_ms, vector_bytes, all))?;
+        print(format_args!("process with the index {}, at most {}\n", size(resident_memory()), size(peak_memory())))?;
 
         let k = args.k as usize;
         let (_, image_ms) = timed(|| index.search_with(&queries, k, &SearchOptions::new().probes(1)))?;
@@ -141,7 +142,7 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
             statistics.shortest,
             statistics.longest,
             statistics.imbalance,
-            resident_memory().map_or_else(|| "unknown".into(), |bytes| format!("{:.1} GB", bytes as f64 / 1e9)),
+            size(resident_memory()),
             record
                 .machine
                 .free_memory()
@@ -149,6 +150,11 @@ pub fn run(args: &Args, record: &mut Record) -> Outcome {
         ))?;
     }
     Ok(())
+}
+
+/// A size as text.
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.1} GB", bytes as f64 / 1e9))
 }
 
 /// Times the search for k neighbours, and records it once for each R@n, and for ten of ten.

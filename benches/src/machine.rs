@@ -92,8 +92,18 @@ impl Machine {
 
 /// Bytes of memory of this process, if the system reports them.
 pub fn resident_memory() -> Option<u64> {
+    memory("VmRSS:")
+}
+
+/// The most bytes of memory that this process had, if the system reports them.
+pub fn peak_memory() -> Option<u64> {
+    memory("VmHWM:")
+}
+
+/// A size in the status of this process.
+fn memory(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
