@@ -75,7 +75,7 @@ impl<T: Element> IvfIndex<T> {
             added.map_err(|error| error.after_rows(first))?;
             first += rows.len() / dim;
         }
-        self.kind.stream(|coder| {
+        self.kind.stream(None, |coder| {
             let Some(batch) = batches.next() else { return Ok(None) };
             let rows = batch.as_ref();
             let coded = check_whole(rows, dim).and_then(|_| coder.code(rows));
@@ -250,8 +250,13 @@ impl<T: Element> Ivf<T> {
         Ok(coded)
     }
 
-    /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
-    fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
+    /// Appends the batches that `next` codes, in order, until it returns `None`: `expected` vectors, if that is known.
+    /// The ids count up.
+    fn stream(
+        &mut self,
+        mut expected: Option<u64>,
+        mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>,
+    ) -> Result<()> {
         self.trained_for("add")?;
         let before = self.len();
         // The batches may be large.
@@ -282,6 +287,10 @@ impl<T: Element> Ivf<T> {
             let list = || -> Result<()> {
                 lists.append(&labels, &codes, &ids.collect::<Vec<u64>>())?;
                 *all_clamped = *all_clamped + clamped;
+                let added = (lists.len() - before) as u64;
+                if let Some(rows) = expected.take_if(|rows| added >= *rows / SAMPLE_SHARE) {
+                    lists.expect(rows.saturating_sub(added));
+                }
                 Ok(())
             };
             let (listed, coded) = meanwhile(list, &mut numbered);
@@ -329,7 +338,9 @@ impl Trained {
 }
 
 /// Number of rows of a batch of generated vectors: large enough that each list gets several rows of a batch.
-const GENERATED_BATCH: u64 = 1 << 22;
+const GENERATED_BATCH: u64 = if cfg!(test) { 100 } else { 1 << 22 };
+/// Lists get room for all vectors of a stream when this part of them has come.
+const SAMPLE_SHARE: u64 = 16;
 
 impl IvfIndex<f32> {
     /// Appends the rows `rows` of `generator`, which are generated in batches on the device that codes them. If a GPU
@@ -350,7 +361,7 @@ impl IvfIndex<f32> {
             added.map_err(|error| error.after_rows((first - rows.start) as usize))?;
             first += count;
         }
-        self.kind.stream(|coder| {
+        self.kind.stream(Some(rows.end.saturating_sub(first)), |coder| {
             if first >= rows.end {
                 return Ok(None);
             }

@@ -61,6 +61,9 @@ const FREED_BYTES: usize = 1 << 10;
 const MANY: usize = 1 << 12;
 const SHARE_OF_MANY: usize = 8;
 
+/// Lists get room for more vectors than their share by this factor, because shares are those of a sample.
+const MORE_EXPECTED: f64 = 1.1;
+
 /// The places that hold other vectors than at some version, ascending; places past the end of a list hold nothing any
 /// more.
 #[derive(Debug, PartialEq, Eq)]
@@ -386,6 +389,18 @@ impl Lists {
         self.greatest = self.greatest.max(greatest(ids));
         self.stamp = self.stamp.wrapping_add(stamp(ids));
         Ok(())
+    }
+
+    /// Makes room for `more` vectors, if as many of them belong to each list as of those that are there. A list that
+    /// grows batch by batch is moved when it has doubled, which costs copies, and leaves holes in the memory of the
+    /// process. Room that is not used costs no memory. O(lists).
+    pub(crate) fn expect(&mut self, more: u64) {
+        let times = more as f64 / self.len.max(1) as f64 * MORE_EXPECTED;
+        self.lists.par_iter_mut().for_each(|list| {
+            let more = (list.ids().len() as f64 * times) as usize;
+            // The memory of a batch is asked for again, and refused then.
+            let _ = List::reserve(list, more);
+        });
     }
 
     /// Reserves memory for rows, in the lists and in the directory.
