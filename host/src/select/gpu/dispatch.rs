@@ -198,7 +198,13 @@ pub(crate) fn choose((device, clusters): (&str, bool), [rows, columns, k]: [u32;
 
 #[cfg(test)]
 mod tests {
+    use warpann_kernels::select::sample::BLOCK_GROUP_KEYS;
+    use warpann_kernels::select::threshold_select::shared_bytes;
+
     use super::*;
+    use crate::device::limits::Limits;
+    use crate::device::runtime::Runtime;
+    use crate::select::gpu::{enough_threads, survivors};
 
     #[test]
     fn the_stored_table_is_read() {
@@ -217,6 +223,27 @@ mod tests {
             let long = |clusters| choose((device, clusters), [1, 1_000_000, 2048], true);
             assert_eq!((long(false), long(true)), (Method::Grid, Method::Cluster { blocks: 16 }));
         }
+    }
+
+    /// Blocks get more threads than the method says only where rows are longer than those that were measured.
+    #[test]
+    fn measured_blocks_have_enough_threads() {
+        let h200 = Limits { shared_bytes: 227 << 10, ..Runtime::EMULATOR.limits().clone() };
+        let capacity = |columns, k| survivors(k, columns, BLOCK_GROUP_KEYS);
+        let fits = |capacity: u32| capacity < 1 << 20 && shared_bytes(capacity) <= h200.shared_bytes;
+        let mut blocks = 0;
+        for Entry { columns, k, methods, .. } in parse(include_str!("dispatch.csv")).unwrap() {
+            let capacity = capacity(columns, k);
+            for method in methods {
+                if let (Method::Block { threads }, true) = (method, fits(capacity)) {
+                    assert_eq!(enough_threads(threads, capacity, &h200), threads, "{columns} columns, k = {k}");
+                    blocks += 1;
+                }
+            }
+        }
+        assert!(blocks > 20, "{blocks} blocks");
+        let of_longer = [244_000, 930_000, 2_400_000].map(|columns| enough_threads(128, capacity(columns, 18), &h200));
+        assert_eq!(of_longer, [128, 384, 512]);
     }
 
     #[test]
