@@ -675,12 +675,12 @@ fn encodings_are_numbered_in_files() {
         (pq, [1, 7, 5, 1]),
         (Encoding::F16, [2, 0, 0, 0]),
         (Encoding::Scalar8, [3, 0, 0, 0]),
-        (Encoding::Bits { bits: 5 }, [4, 5, 0, 0]),
+        (Encoding::Bits { bits: 5 }, [4, 5, 1, 0]),
     ];
     for (encoding, words) in all {
         assert_eq!((encoding.file_words(), Encoding::of_file_words(words)), (words, Some(encoding)));
     }
-    for words in [[4, 0, 0, 0], [4, 5, 1, 0], [4, 5, 0, 1], [5, 0, 0, 0]] {
+    for words in [[4, 0, 1, 0], [4, 5, 0, 0], [4, 5, 2, 0], [4, 5, 1, 1], [5, 0, 0, 0]] {
         assert_eq!(Encoding::of_file_words(words), None);
     }
     assert_eq!(Encoding::plain().map(Encoding::name).collect::<Vec<_>>(), ["flat", "f16", "sq8"]);

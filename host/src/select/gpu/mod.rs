@@ -42,6 +42,9 @@ use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::{Error, Result, events};
 
+/// More survivors than any device has shared memory for: the bytes of more might exceed 32 bits.
+const MOST_CAPACITY: u32 = 1 << 24;
+
 /// A batch of rows on the device, and the parameters of the selection.
 ///
 /// The kernels may access each array up to the length of its pointer and up to the shape of the batch, whichever is
@@ -211,18 +214,17 @@ impl SelectPlan {
         check_algorithm::<K>(algorithm)?;
         // Passes beyond the end of a row find nothing, and each of them reads the row again.
         let warp = K::WARP_SELECT && (k <= columns || k <= LONGEST_QUEUE);
-        let device = by_clusters(limits);
         let method = match algorithm {
             Algorithm::WarpSelect => Method::Warp,
-            Algorithm::ThresholdSelect => dispatch::choose(device, [rows, columns, k], false),
-            Algorithm::Auto => dispatch::choose(device, [rows, columns, k], warp),
+            Algorithm::ThresholdSelect => chosen(rows, columns.into(), k, false, limits),
+            Algorithm::Auto => chosen(rows, columns.into(), k, warp, limits),
         };
         Ok(SelectPlan::of_method(layout, rows, columns, k, method, limits))
     }
 
     /// The plan of the table's method for f32 keys in rows of these lengths.
     pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> SelectPlan {
-        let method = dispatch::choose(by_clusters(limits), [rows, columns.typical, k], true);
+        let method = chosen(rows, columns, k, true, limits);
         SelectPlan::of_method(layout, rows, columns.most, k, method, limits)
     }
 
@@ -250,16 +252,14 @@ impl SelectPlan {
             _ => sample::BLOCK_GROUP_KEYS,
         };
         let capacity = survivors(k, columns, sampled);
-        let fits = threshold::shared_bytes(capacity.min(1 << 24)) <= limits.shared_bytes;
+        let fits = threshold::shared_bytes(capacity.min(MOST_CAPACITY)) <= limits.shared_bytes;
         let steps = match method {
             Method::Warp => {
                 let (levels, last_columns) = warp_levels(layout, rows, columns, k, limits);
                 Steps::Warp { levels, last_columns }
             }
             Method::Short { threads } if fits && method.serves(k) => Steps::Short { threads, capacity },
-            Method::Block { threads } | Method::Short { threads } if fits => {
-                Steps::Block { threads: enough_threads(threads, capacity, limits), capacity }
-            }
+            Method::Block { threads } | Method::Short { threads } if fits => Steps::Block { threads, capacity },
             Method::Grid if fits => {
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
                 // Few threads sort few survivors faster.
@@ -310,7 +310,7 @@ impl Clusters {
         let choices = [if alone { most } else { most / 2 }, most / 2];
         let fits = |threads: u32| {
             // The type of the keys is not known here; those of four bytes take the most.
-            let bytes = cluster_select::shared_bytes(capacity.min(1 << 24), columns, 4, blocks, threads);
+            let bytes = cluster_select::shared_bytes(capacity.min(MOST_CAPACITY), columns, 4, blocks, threads);
             bytes <= u64::from(limits.shared_bytes)
         };
         let threads = choices.into_iter().find(|&threads| fits(threads))?;
@@ -339,6 +339,18 @@ pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
     ThresholdSelect::kernel(K::KERNELS).name()
 }
 
+/// The table's method for rows of these lengths; WarpSelect only where `warp` holds. Blocks of rows that are longer than
+/// the measured ones may get more threads.
+fn chosen(rows: u32, columns: Columns, k: u32, warp: bool, limits: &Limits) -> Method {
+    match dispatch::choose(by_clusters(limits), [rows, columns.typical, k], warp) {
+        Method::Block { threads } => {
+            let capacity = survivors(k, columns.most, sample::BLOCK_GROUP_KEYS);
+            Method::Block { threads: enough_threads(threads, capacity, limits) }
+        }
+        other => other,
+    }
+}
+
 /// The number of threads of a block that has room for `capacity` survivors: more than `threads` if at most three of
 /// them share a multiprocessor. The fastest method of each measured shape has as many.
 ///
@@ -346,7 +358,7 @@ pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
 /// threads that are fastest for 128,000, and room for so many survivors that a multiprocessor ran one: 1.4 TB/s on an
 /// H200 (inferred from searches of 10⁹ vectors, 2026-12-01).
 fn enough_threads(threads: u32, capacity: u32, limits: &Limits) -> u32 {
-    let least = match limits.shared_bytes / threshold::shared_bytes(capacity) {
+    let least = match limits.shared_bytes / threshold::shared_bytes(capacity.min(MOST_CAPACITY)) {
         0 | 1 => 512,
         2 => 384,
         3 => 256,
