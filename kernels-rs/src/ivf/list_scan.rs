@@ -101,8 +101,6 @@ use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared, threa
 
 use crate::ivf::encoding::{OperandParts, StoredRows};
 use crate::ivf::pairs::padded;
-#[cfg(not(target_arch = "nvptx64"))]
-use crate::ivf::strip_scan;
 use crate::product::instruction::{Instruction, Scores, Sum, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
@@ -231,9 +229,20 @@ pub struct RowScan {
     pub planes: bool,
     /// Whether rows have steps; only with `planes`.
     pub steps: bool,
-    /// Whether tiles of 16 queries are scanned by strips ([`crate::ivf::strip_scan`]) if these have room: then
-    /// [`Residence::Resident`] means strips.
-    pub strips: bool,
+    /// The scan of tiles of 16 queries by strips, if the encoding has one: where strips have room,
+    /// [`Residence::Resident`] means them.
+    pub strips: Option<StripScan>,
+}
+
+/// A scan with rows as operands in registers ([`crate::ivf::strip_scan`]).
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Debug, Clone, Copy)]
+pub struct StripScan {
+    /// Number of threads of a block.
+    pub threads: u32,
+    /// Bytes of shared memory of a block, for the bytes of a code and of a plane of a query; `None` if no device has
+    /// room.
+    pub shared_bytes: fn(u32, u32) -> Option<u32>,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -260,13 +269,13 @@ impl RowScan {
         let (queries, chunks) = (self.queries(tile), launch.stride.div_ceil(CHUNK));
         let table = if self.table { launch.table_bytes() } else { 0 };
         let (planes, steps) = (self.planes, self.steps);
-        let strips = self.strips && tile == Tile::Of16;
-        let (code_bytes, plane_bytes) = (launch.stored.code_bytes, 2 * launch.stride);
-        let (residence, shared_bytes) = if strips && strip_scan::stages(code_bytes, plane_bytes) > 0 {
-            (Residence::Resident, strip_scan::shared_bytes(code_bytes, plane_bytes))
+        let strips = self.strips.filter(|_| tile == Tile::Of16);
+        let of_strips = strips.and_then(|strips| (strips.shared_bytes)(launch.stored.code_bytes, 2 * launch.stride));
+        let (residence, shared_bytes) = if let Some(shared_bytes) = of_strips {
+            (Residence::Resident, shared_bytes)
         } else if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
             (Residence::Resident, table_shared_bytes(queries, chunks, table))
-        } else if !self.table && !strips && chunks <= resident_chunks(block_rows(queries, planes)) {
+        } else if !self.table && strips.is_none() && chunks <= resident_chunks(block_rows(queries, planes)) {
             (Residence::Resident, resident_shared_bytes(queries, planes, steps, chunks))
         } else {
             (Residence::Streamed, streamed_shared_bytes(queries, planes, steps))
@@ -275,7 +284,7 @@ impl RowScan {
         let by_memory = MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES);
         let each = by_memory.clamp(1, kernel.min_blocks().unwrap_or(1));
         let most = multiprocessors as u64 * each as u64;
-        let threads = if strips && residence == Residence::Resident { strip_scan::THREADS } else { THREADS };
+        let threads = strips.filter(|_| of_strips.is_some()).map_or(THREADS, |strips| strips.threads);
         (kernel, LaunchConfig::linear(items.clamp(1, most), threads).with_shared(shared_bytes))
     }
 }

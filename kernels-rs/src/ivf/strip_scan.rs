@@ -23,8 +23,8 @@
 //! queries are read in the order in which they lie.
 //!
 //! # Cost
-//! Bytes: the codes once for eight queries, and 4 for each score. Instructions of a warp for 32 rows of 96 components, 5
-//! bits and up to four queries, counted in the machine code: some 60 for each group, and 100 for the copies and the
+//! Bytes: the codes once for eight queries, and 4 for each score. Instructions of a warp for 32 rows of 96 components,
+//! 5 bits and up to four queries, counted in the machine code: some 60 for each group, and 100 for the copies and the
 //! scores; some 45 more for four further queries. That is nine for each row, where tiles took 45.
 //!
 //! For 10⁸ × 96 in codes of 5 bits, 1,000 queries at once, searches of 16, 32 and 64 of 13,107 lists take 1.9, 2.7 and
@@ -52,6 +52,8 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, lane_id, shuffle_idx, sync_warp, warp_id};
 use cuda_std::{async_copy, device_inline, global, mma, thread, unroll};
 
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::list_scan::StripScan;
 use crate::ivf::list_scan::{Header, Item, ScanLists, header_bytes};
 use crate::ivf::pairs::padded;
 use crate::product::mainloop::wait_for_stage;
@@ -62,7 +64,7 @@ const QUERIES: u32 = 8;
 /// Number of warps of a block.
 const WARPS: u32 = 4;
 /// Number of threads of a block.
-pub(crate) const THREADS: u32 = 32 * WARPS;
+const THREADS: u32 = 32 * WARPS;
 /// Number of rows of a strip, a part of a tile of rows.
 const STRIP: u32 = 32;
 /// Number of components of a group.
@@ -118,7 +120,7 @@ const fn before_strips(plane_bytes: u32) -> u32 {
 /// Number of strips of each warp that fit in shared memory on every device, for codes of `code_bytes` bytes and planes
 /// of `plane_bytes` bytes; 0 if there is no room for two, of which one is copied while the other is used.
 #[device_inline]
-pub(crate) const fn stages(code_bytes: u32, plane_bytes: u32) -> u32 {
+const fn stages(code_bytes: u32, plane_bytes: u32) -> u32 {
     let stage = (WARPS * STRIP) as u64 * code_bytes as u64;
     let before = (header_bytes(QUERIES, true, false) as u64) + (2 * QUERIES) as u64 * (plane_bytes as u64 + 32);
     let most = (LEAST_SHARED_BYTES as u64).saturating_sub(before) / stage;
@@ -131,10 +133,15 @@ pub(crate) const fn stages(code_bytes: u32, plane_bytes: u32) -> u32 {
     }
 }
 
-/// Bytes of shared memory of a block.
+/// The scan by strips, for [`RowScan`](crate::ivf::list_scan::RowScan).
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) const fn shared_bytes(code_bytes: u32, plane_bytes: u32) -> u32 {
-    before_strips(plane_bytes) + stages(code_bytes, plane_bytes) * WARPS * STRIP * code_bytes
+pub(crate) const SCAN: StripScan = StripScan { threads: THREADS, shared_bytes };
+
+/// Bytes of shared memory of a block, if there is room ([`stages`]).
+#[cfg(not(target_arch = "nvptx64"))]
+fn shared_bytes(code_bytes: u32, plane_bytes: u32) -> Option<u32> {
+    let stages = stages(code_bytes, plane_bytes);
+    (stages > 0).then(|| before_strips(plane_bytes) + stages * WARPS * STRIP * code_bytes)
 }
 
 /// A warp's strips of an item.
@@ -144,7 +151,7 @@ struct WarpStrips<'a> {
     row: u32,
     /// Number of strips of the item.
     count: u32,
-    /// The warp's stages.
+    /// Room of the warp for as many strips as there are stages.
     at: SharedPtr<u8>,
 }
 
@@ -215,14 +222,14 @@ struct Block<'a, R> {
     header: Header,
     /// The queries of an item.
     queries: SharedPtr<u8>,
-    /// The warp's stages.
+    /// Room of the warp for `stages` strips.
     at: SharedPtr<u8>,
     stages: u32,
 }
 
 impl<R: Strips> Block<'_, R> {
-    /// Scans the strips of an item, up to [`QUERIES`] queries of it, which take `COLUMNS` products, from row `first` of the list on. All threads
-    /// of the block arrive.
+    /// Scans the strips of an item, up to [`QUERIES`] queries of it, which take `COLUMNS` products, from row `first` of
+    /// the list on. All threads of the block arrive.
     ///
     /// # Safety
     /// As [`ScanLists`]; no thread uses strips or queries any more.
@@ -273,8 +280,8 @@ impl<R: Strips> Block<'_, R> {
                     });
                 });
 
-                // The step of each of the lane's rows, and the numbers with which its products are multiplied and added.
-                // The sum of an excluded row is +∞ under every metric.
+                // The step of each of the lane's rows, and the numbers with which its products are multiplied and
+                // added. The sum of an excluded row is +∞ under every metric.
                 let mut of_rows = [[0f32; 3]; LANE_ROWS];
                 unroll::<LANE_ROWS>(|i| {
                     let value = shuffle_idx(FULL_MASK, value, of_row + 8 * i as u32);

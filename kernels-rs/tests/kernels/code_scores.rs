@@ -232,7 +232,8 @@ impl Case {
             // The rest, which no kernel reads.
             rows.extend_from_slice(&f32::NAN.to_le_bytes());
             for group in codes.chunks(32) {
-                // The bits of a code from the highest on, whose first one is 1 for negative levels, are cut into fields.
+                // The bits of a code from the highest on, whose first one is 1 for negative levels, are cut into
+                // fields.
                 let mut left = bits;
                 for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
                     left -= width;

@@ -149,7 +149,7 @@ impl IvfDevice {
         if first == Reading::Tables || tiles.len() <= lanes {
             return Ok((first, tiles));
         }
-        if tiles.plan.search_shape.small_tiles && resident.image.stored.scan.strips {
+        if tiles.plan.search_shape.small_tiles && resident.image.stored.scan.strips.is_some() {
             return Ok((Reading::Measured, tiles));
         }
         let appending = tiling(Reading::Appending)?;

@@ -17,8 +17,8 @@ use crate::device::scratch::{Layout, Reserved};
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
-/// Largest mean number of pairs for each list with which tiles of 16 queries are used, and the same if these are scanned
-/// by strips of rows (`warpann_kernels::ivf::strip_scan`).
+/// Largest mean number of pairs for each list with which tiles of 16 queries are used, and the same if these are
+/// scanned by strips of rows (`warpann_kernels::ivf::strip_scan`).
 const SMALL_TILES: u64 = 12;
 const SMALL_STRIPS: u64 = 24;
 /// Limits of the scan by tables. It is used up to `TABLES_UP_TO` pairs for each list, times the number of
@@ -76,9 +76,9 @@ pub(super) struct SearchShape {
     pub small_tiles: bool,
     /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
     pub needs_scores: bool,
-    /// The bytes of a budget, if the scores get what the other arrays leave of it, up to the scores of the longest lists.
-    /// Otherwise they get room for these. Lists of some thousand vectors differ by half of their length and more, so the
-    /// scores of the lists that queries probe take a part of it.
+    /// The bytes of a budget, if the scores get what the other arrays leave of it, up to the scores of the longest
+    /// lists. Otherwise they get room for these. Lists of some thousand vectors differ by half of their length and
+    /// more, so the scores of the lists that queries probe take a part of it.
     pub budget: Option<u64>,
     /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it
     /// equals `probes`, nothing is appended.
@@ -406,7 +406,7 @@ impl Resident {
     /// Whether tiles of 16 queries are faster than those of 64.
     pub fn small_tiles(&self, queries: usize, probes: u32) -> bool {
         let pairs = queries as u64 * u64::from(probes);
-        let most = if self.image.stored.scan.strips { SMALL_STRIPS } else { SMALL_TILES };
+        let most = if self.image.stored.scan.strips.is_some() { SMALL_STRIPS } else { SMALL_TILES };
         pairs <= most * u64::from(self.image.lists)
     }
 

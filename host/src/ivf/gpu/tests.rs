@@ -856,8 +856,8 @@ fn batches_change_how_lists_are_read() {
     );
 }
 
-/// Where the scores of the longest lists need several batches, batches have room for those of the probed lists, and are
-/// cut where these need more.
+/// Batches have room for the scores of the lists that are probed, where those of the longest ones need several batches,
+/// and are cut if these need more.
 #[test]
 fn batches_have_room_for_the_lists_that_are_probed() {
     let (dim, lists, probes, k) = (4, 12, 2, 7);

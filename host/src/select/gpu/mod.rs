@@ -339,8 +339,8 @@ pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
     ThresholdSelect::kernel(K::KERNELS).name()
 }
 
-/// The table's method for rows of these lengths; WarpSelect only where `warp` holds. Blocks of rows that are longer than
-/// the measured ones may get more threads.
+/// The table's method for rows of these lengths; WarpSelect only where `warp` holds. Blocks of rows that are longer
+/// than the measured ones may get more threads.
 fn chosen(rows: u32, columns: Columns, k: u32, warp: bool, limits: &Limits) -> Method {
     match dispatch::choose(by_clusters(limits), [rows, columns.typical, k], warp) {
         Method::Block { threads } => {

@@ -14,9 +14,9 @@
 //! then, for each [`GROUP`] of 32 components, a word for each bit of the code. A code is a number of B bits with a
 //! sign, n: level 2·n + 1, or n with eight bits. It is cut into fields of 8, 4, 2 and 1 bits, from the highest on: B =
 //! 5 has a field of 4 bits and one of 1. A field of w bits has w words of the group. Component 4·s + e of a group,
-//! s = 0 .. 7, has its bits from place 8·e + w·(s mod 8/w) on, in word s·w/8 of the field ([`Field`]). So a word, turned
-//! and masked, has the field of four neighbours, a byte each, where their levels have it, and codes become levels four
-//! at a time. Bits of components that a vector does not have are zero.
+//! s = 0 .. 7, has its bits from place 8·e + w·(s mod 8/w) on, in word s·w/8 of the field ([`Field`]). So a word,
+//! turned and masked, has the field of four neighbours, a byte each, where their levels have it, and codes become
+//! levels four at a time. Bits of components that a vector does not have are zero.
 //!
 //! # Operands
 //! The levels times 2^(7 − B), which fill a signed byte, and queries as two planes of bytes
@@ -52,7 +52,7 @@ use crate::ivf::list_scan::{
 };
 use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::ivf::rescan::{Rescan, Rescanned, count, rescan, rescan_kernels};
-use crate::ivf::strip_scan::{LANE_ROWS, Strips, scan_strips};
+use crate::ivf::strip_scan::{self, LANE_ROWS, Strips, scan_strips};
 use crate::product::element::{self, Element, I8};
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
@@ -72,8 +72,14 @@ pub const fn row_bytes(dim: usize, bits: u32) -> usize {
 
 /// The scans of codes of bits.
 #[cfg(not(target_arch = "nvptx64"))]
-pub const SCAN: RowScan =
-    RowScan { kernel: scan_bit_codes, append_queries: 64, table: false, planes: true, steps: true, strips: true };
+pub const SCAN: RowScan = RowScan {
+    kernel: scan_bit_codes,
+    append_queries: 64,
+    table: false,
+    planes: true,
+    steps: true,
+    strips: Some(strip_scan::SCAN),
+};
 
 scan_kernels! {
     fn scan_bit_codes(key: ScanKey) {
@@ -94,9 +100,9 @@ scan_kernels! {
         (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
             scan_bit_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, false, false>,
         (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
-            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, true, true>,
+            append_bit_codes_sm90(arch = "sm_90a") = scan::<Unpacked<false>, Wgmma<16, I8>, 1, 16, 64, true, true>,
         (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
-            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<true>, Wgmma<16, I8>, 1, 16, 64, false, true>,
+            append_bit_codes_streamed_sm90(arch = "sm_90a") = scan::<Unpacked<false>, Wgmma<16, I8>, 1, 16, 64, false, true>,
     }
 }
 
@@ -361,12 +367,12 @@ impl Strips for Bits {
     }
 }
 
-/// Largest number of words of a thread's components, four times four neighbours of a group: with 7 bits two of the field
-/// of 4, and one of each other.
+/// Largest number of words of a thread's components, four times four neighbours of a group: with 7 bits two of the
+/// field of 4, and one of each other.
 const WORDS: usize = 4;
 
-/// Codes that become levels on the way to shared memory. They are loaded a chunk `AHEAD`, but with `mma.sync`, whose sums
-/// take the registers.
+/// Codes that become levels on the way to shared memory. They are loaded a chunk `AHEAD`, but with `mma.sync`, whose
+/// sums take the registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<const AHEAD: bool> {
     codes: Bits,

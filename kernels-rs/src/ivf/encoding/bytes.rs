@@ -38,7 +38,7 @@ pub const fn scan_of(key: ExactKey) -> RowScan {
         ExactKey::I8 => scan_i8,
         ExactKey::Bits => scan_bits,
     };
-    RowScan { kernel, append_queries: APPEND_QUERIES, table: false, planes: false, steps: false, strips: false }
+    RowScan { kernel, append_queries: APPEND_QUERIES, table: false, planes: false, steps: false, strips: None }
 }
 
 scan_kernels! {

@@ -22,7 +22,7 @@ pub const SCAN: RowScan = RowScan {
     table: false,
     planes: false,
     steps: false,
-    strips: false,
+    strips: None,
 };
 
 scan_kernels! {

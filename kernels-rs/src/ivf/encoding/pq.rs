@@ -21,7 +21,7 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 /// The scans of product-quantizer codes.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan =
-    RowScan { kernel: scan_codes, append_queries: 64, table: true, planes: false, steps: false, strips: false };
+    RowScan { kernel: scan_codes, append_queries: 64, table: true, planes: false, steps: false, strips: None };
 
 scan_kernels! {
     fn scan_codes(key: ScanKey) {

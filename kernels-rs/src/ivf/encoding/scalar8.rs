@@ -32,7 +32,7 @@ use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 /// The scans of codes of one byte.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan =
-    RowScan { kernel: scan_bytes, append_queries: 64, table: false, planes: true, steps: false, strips: false };
+    RowScan { kernel: scan_bytes, append_queries: 64, table: false, planes: true, steps: false, strips: None };
 
 scan_kernels! {
     fn scan_bytes(key: ScanKey) {
