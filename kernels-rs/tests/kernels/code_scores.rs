@@ -100,7 +100,7 @@ impl Case {
         let probes = if dim % 2 == 0 { 10 } else { 3 };
         let more: &[u32] = if probes > 3 { &[9, 1, 16, 0, 3, 22, 8] } else { &[] };
         // With 650, a warp has several strips of an item.
-        let long = if dim == 20 { 650 } else { 131 };
+        let long = if dim == 128 && bits.is_some() { 650 } else { 131 };
         let (lengths, mut starts, mut end) = ([&[37u32, 0, 5, long], more].concat(), Vec::new(), 0);
         for length in &lengths {
             starts.push(end);

@@ -892,7 +892,7 @@ fn batches_have_room_for_the_lists_that_are_probed() {
                 Tiling::new(Budget::new(&device.runtime, more << 10), (count, count), 1, plan)
             });
             measured[of] += usize::from(matches!(chosen, Ok((Reading::Measured, _))));
-            let found = small.search_with(queries, k, &options.clone().scan(Scan::ListMajor));
+            let found = small.search_with(queries, k, &options.scan(Scan::ListMajor));
             match found {
                 Err(Error::OutOfDeviceMemory { .. }) => refused += 1,
                 found => assert_eq!(found.unwrap(), cpu.search_with(queries, k, &options).unwrap(), "{more}"),
