@@ -99,8 +99,8 @@ impl Case {
         // A warp has the terms of eight probes.
         let probes = if dim % 2 == 0 { 10 } else { 3 };
         let more: &[u32] = if probes > 3 { &[9, 1, 16, 0, 3, 22, 8] } else { &[] };
-        // With 650, a warp has several strips of an item.
-        let long = if dim == 128 && bits.is_some() { 650 } else { 131 };
+        // With 390, a warp has more strips of an item than stages.
+        let long = if dim == 128 && bits.is_some() { 390 } else { 131 };
         let (lengths, mut starts, mut end) = ([&[37u32, 0, 5, long], more].concat(), Vec::new(), 0);
         for length in &lengths {
             starts.push(end);
