@@ -37,8 +37,8 @@
 //!
 //! # How it maps to the machine
 //! 1. Blocks have four warps, and five share a multiprocessor: while one waits for its queries, others multiply.
-//! 2. Codes of four warps and of all stages are in shared memory, so rows are short ([`stages`]); longer ones are
-//!    scanned by tiles.
+//! 2. Codes of four warps and of all stages are in shared memory, so rows are short; longer ones are scanned by
+//!    tiles.
 //! 3. Sums of 16 queries would take the registers of a block. So more than eight of an item are multiplied with its
 //!    rows one after the other, which come from cache the second time.
 //!
@@ -69,7 +69,7 @@ const THREADS: u32 = 32 * WARPS;
 const STRIP: u32 = 32;
 /// Number of components of a group.
 const GROUP: u32 = 32;
-/// Number of rows of a strip that a lane unpacks: the rows of the lane's four, 8 apart.
+/// Number of rows of a strip of which a lane unpacks a part; they are 8 apart.
 pub(crate) const LANE_ROWS: usize = 4;
 /// Number of queries of a product, with two planes each.
 const TOGETHER: u32 = 4;

@@ -371,8 +371,8 @@ impl Strips for Bits {
 /// field of 4, and one of each other.
 const WORDS: usize = 4;
 
-/// Codes that become levels on the way to shared memory. They are loaded a chunk `AHEAD`, but with `mma.sync`, whose
-/// sums take the registers.
+/// Codes that become levels on the way to shared memory. They are loaded a chunk `AHEAD`, but not where sums take the
+/// registers: with `mma.sync`, and with scores that are appended.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<const AHEAD: bool> {
     codes: Bits,
