@@ -9,7 +9,7 @@
 //! | 12..16 | element type: 0 f32, 1 f16, 2 bf16, 3 u8, 4 i8 |
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
 //! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component, 4 bits |
-//! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); bits: bits of a component; others: zeros |
+//! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); bits: bits of a component, then 1, the layout of the codes; others: zeros |
 //! | 36..40 | the form of the codes; f16: the exponent e of the scale 2^e of all codes, at most 100; one byte for each component: 1 if codes are of vectors, 0 if of residuals; others: zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
