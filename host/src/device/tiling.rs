@@ -77,6 +77,11 @@ impl<'a> Budget<'a> {
         Budget { runtime, bytes, shared: 0 }
     }
 
+    /// Bytes of the budget.
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
     /// The device whose memory this is.
     pub fn runtime(self) -> &'a Runtime {
         self.runtime

@@ -29,8 +29,8 @@
 //!
 //! For 10⁸ × 96 in codes of 5 bits, 1,000 queries at once, searches of 16, 32 and 64 of 13,107 lists take 1.9, 2.7 and
 //! 3.7 ms on an H200 (2026-12-01, from host memory and back); with tiles 32 lists took 7.3 (the day before). With 64
-//! lists the scan is three quarters of it: it issues 2.7 instructions a cycle and reads at half of the memory's rate
-//! (Nsight Compute, at the clocks that it sets).
+//! lists the scan is four fifths of the kernels: it issues 2.7 instructions a cycle and reads at half of the memory's
+//! rate (Nsight Compute, at the clocks that it sets).
 //!
 //! Up to some 24 queries a list strips are faster than tiles of 64. 1,000 queries of 256 lists, 20 a list, take 10.1 ms
 //! by strips and 13.6 by tiles; of 512 lists 19 and 15.

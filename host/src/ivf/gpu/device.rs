@@ -134,11 +134,6 @@ impl IvfDevice {
 
     /// The budget that the image and the spare memory leave for scratch.
     pub(super) fn scratch(&self, resident: &Resident) -> Budget<'_> {
-        Budget::new(&self.runtime, self.scratch_bytes(resident))
-    }
-
-    /// The bytes of this budget.
-    pub(super) fn scratch_bytes(&self, resident: &Resident) -> u64 {
-        self.budget.saturating_sub(resident.bytes + self.spare.bytes())
+        Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes + self.spare.bytes()))
     }
 }

@@ -298,12 +298,12 @@ impl IvfDevice {
         events::path("inverted file", || self.runtime.describe(), path, count);
         // The results of the first batch are written before the others are copied.
         request.queries.check_finite(Input::Queries)?;
-        let (budget, bytes) = (self.scratch(resident), self.scratch_bytes(resident));
+        let budget = self.scratch(resident);
         let probes = request.probes.min(resident.image.lists as usize).max(1);
         let done = budget.halving(0..count, MOST_PAIRS / probes, |batch| {
             let (first, request) = (batch.start, request.part(batch));
             let shape = Self::shape_by(resident, request.queries.len(), slots.k, &request, Reading::Measured);
-            let shape = SearchShape { budget: Some(bytes), needs_scores: true, ..shape };
+            let shape = SearchShape { budget: Some(budget.bytes()), needs_scores: true, ..shape };
             let plan = SearchPlan::new(resident, view.element, shape, self.runtime.limits())?;
             if !budget.has(plan.bytes as u64) {
                 return Ok(Attempt::Exceeds(plan.bytes as u64));
@@ -315,7 +315,7 @@ impl IvfDevice {
                 self.begin(&search, view, &request)?;
                 let more = search.group_and_count()?.saturating_sub(plan.scores.len() as u64);
                 if more > 0 {
-                    return Ok(Attempt::Exceeds(bytes.saturating_add(more * size_of::<f32>() as u64)));
+                    return Ok(Attempt::Exceeds(budget.bytes().saturating_add(more * size_of::<f32>() as u64)));
                 }
                 search.run_grouped()?;
             }

@@ -169,9 +169,9 @@ const HEAD: usize = HEAD_BYTES as usize;
 /// The words of a group, of the codes of its components.
 fn packed(bits: u32, codes: impl Iterator<Item = i32>) -> [u32; MOST_BITS as usize] {
     let mut words = [0; MOST_BITS as usize];
+    let fields = WIDTHS.map(|width| Field::of(bits, width));
     for (i, code) in (0..).zip(codes) {
-        let fields = WIDTHS.map(|width| Field::of(bits, width));
-        for field in fields.into_iter().filter(|field| field.exists()) {
+        for field in fields.iter().filter(|field| field.exists()) {
             let own = field.of_code(bits, code as u32) << field.place_in_word(i / 4, i % 4);
             words[field.word(i / 4) as usize] |= own;
         }
