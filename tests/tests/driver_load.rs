@@ -173,8 +173,16 @@ fn memory(device: usize) -> (u64, u64) {
     (usage.bytes, usage.bytes + usage.kept_bytes)
 }
 
-/// An index that fits a device fits it also while a pool keeps memory. The device has 64 MB, so the pool keeps 4 to 5
-/// MB. With copies and norms a vector takes nearly six times its bytes.
+/// What a dropped index left in the pools.
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    Nothing,
+    Vectors,
+    VectorsAndScratch,
+}
+
+/// An index that fits a device fits it also while pools keep memory. The device has 64 MB, so the pool of indexes keeps
+/// 4 to 5 MB, and that of lanes what searches used. With copies and norms a vector takes nearly six times its bytes.
 fn kept_memory_is_free() {
     const KB: usize = 1 << 10;
     let index = |bytes: usize| {
@@ -182,29 +190,47 @@ fn kept_memory_is_free() {
         index.add(&vectors(bytes / (DIM * size_of::<f32>()))).unwrap();
         index
     };
-    let fits_beside = |kept: bool, bytes: usize| {
-        assert_eq!(memory(1), (0, 0));
+    let fits_beside = |kept: Kept, bytes: usize| {
+        let (used, taken) = memory(1);
+        assert!(used == 0 && (taken == 0 || kept == Kept::VectorsAndScratch), "{used} of {taken} bytes are used");
         let beside = index(512 * KB);
-        let before = memory(1);
-        if kept {
-            drop(index(512 * KB));
+        let before = memory(1).0;
+        if kept != Kept::Nothing {
+            let dropped = index(512 * KB);
+            if kept == Kept::VectorsAndScratch {
+                dropped.search(&vectors(100), 1000).unwrap();
+            }
         }
-        let after = memory(1);
-        let kept = if kept { before.0 } else { 0 };
-        assert_eq!((after.0, after.1), (before.0, before.1 + kept), "the pool keeps what was dropped");
+        let (used, taken) = memory(1);
+        assert_eq!(used, before);
+        let of_pools = taken - used;
+        match kept {
+            Kept::Nothing => assert_eq!(of_pools, 0),
+            Kept::Vectors => assert_eq!(of_pools, before, "the pool keeps what was dropped"),
+            Kept::VectorsAndScratch => assert!(of_pools > before + (4 << 20), "{of_pools} bytes are kept"),
+        }
         let fits = index(bytes).statistics().host_bytes < bytes as u64;
-        // Waits for the device, after which the pool keeps no more than it may.
+        // Waits for the device, after which the pool of indexes keeps no more than it may.
         beside.vector(0).unwrap();
         let (used, taken) = memory(1);
-        assert!(taken <= used + (5 << 20), "{used} of {taken} bytes are used");
+        assert!(kept == Kept::VectorsAndScratch || taken <= used + (5 << 20), "{used} of {taken} bytes are used");
         drop(beside);
         fits
     };
-    let sizes: Vec<usize> = (16..64).map(|eighth| eighth * 128 * KB).collect();
-    let of_kept = |kept| sizes.iter().map(|&bytes| fits_beside(kept, bytes)).collect::<Vec<bool>>();
-    let (without, with) = (of_kept(false), of_kept(true));
-    assert_eq!(without, with);
-    assert!(without[0] && !without[sizes.len() - 1], "{without:?}");
+    // Bisection: what fits is smaller than what does not.
+    let largest = |kept| {
+        let (mut fits, mut too_large) = (16, 64);
+        assert!(fits_beside(kept, fits * 128 * KB) && !fits_beside(kept, too_large * 128 * KB));
+        while too_large - fits > 1 {
+            let middle = fits.midpoint(too_large);
+            *(if fits_beside(kept, middle * 128 * KB) { &mut fits } else { &mut too_large }) = middle;
+        }
+        fits
+    };
+    let without = largest(Kept::Nothing);
+    for kept in [Kept::Vectors, Kept::VectorsAndScratch] {
+        assert_eq!(largest(kept), without, "the largest size that fits, in units of 128 KB");
+    }
 }
 
 /// One test, because the driver and its record of calls are those of the process.

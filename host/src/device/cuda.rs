@@ -184,6 +184,17 @@ struct Pool(sys::CUmemoryPool);
 // SAFETY: any thread may use a pool.
 unsafe impl Send for Pool {}
 
+impl Pool {
+    /// A number of bytes of the pool, by its attribute. The caller has entered device `device`.
+    fn bytes(self, device: usize, attribute: c_int) -> Result<u64> {
+        let mut bytes = 0u64;
+        let value = std::ptr::from_mut(&mut bytes).cast();
+        // SAFETY: the pool lives as long as the device; the driver writes 64 bits.
+        let code = unsafe { sys::cuMemPoolGetAttribute(self.0, attribute, value) };
+        check(device, "cuMemPoolGetAttribute", code).map(|()| bytes)
+    }
+}
+
 /// Memory that no stream owns, and the streams in whose order it is allocated and freed. Pool and event are destroyed
 /// with the device.
 #[derive(Clone, Copy)]
@@ -224,11 +235,8 @@ impl VersionPool {
 
     /// Bytes that the pool has and nobody uses. The caller has entered device `device`.
     fn unused(&self, device: usize) -> Result<u64> {
-        let mut reserved = 0u64;
-        let value = std::ptr::from_mut(&mut reserved).cast();
-        // SAFETY: the pool lives as long as the device; the driver writes 64 bits.
-        let code = unsafe { sys::cuMemPoolGetAttribute(self.pool.0, sys::POOL_RESERVED_BYTES, value) };
-        check(device, "cuMemPoolGetAttribute", code).map(|()| reserved.saturating_sub(self.used))
+        let reserved = self.pool.bytes(device, sys::POOL_RESERVED_BYTES)?;
+        Ok(reserved.saturating_sub(self.used))
     }
 }
 
@@ -968,6 +976,11 @@ impl Cuda {
     fn trim_pools(&self) -> bool {
         // If it fails, the memory is missing, and the allocation says so.
         let _ = self.wait_for_releases();
+        for &OfStream(stream) in self.streams().idle.iter().flatten() {
+            // What a dropped lane freed returns to the driver after a wait for its stream, which has no other work.
+            // SAFETY: the stream lives as long as the device.
+            unsafe { sys::cuStreamSynchronize(stream) };
+        }
         let pool = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let pools = self.versions().map(|versions| versions.pool).into_iter().chain(pool);
         // SAFETY: the pools exist as long as the device.
@@ -1139,10 +1152,15 @@ impl Backend for CudaDevice {
 
     fn free_memory(&self) -> Result<u64> {
         let _current = Cuda::enter(self)?;
-        // An allocation gets what the pool keeps, too.
+        // An allocation gets what the pools keep, too.
         let versions = *self.versions();
-        let unused = versions.map_or(Ok(0), |versions| versions.unused(self.index))?;
-        Ok(free_memory(self.index)? + unused)
+        let of_versions = versions.map_or(Ok(0), |versions| versions.unused(self.index))?;
+        let lanes = *self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let of_lanes = lanes.map_or(Ok(0), |pool| {
+            let reserved = pool.bytes(self.index, sys::POOL_RESERVED_BYTES)?;
+            Ok(reserved.saturating_sub(pool.bytes(self.index, sys::POOL_USED_BYTES)?))
+        })?;
+        Ok(free_memory(self.index)? + of_versions + of_lanes)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {

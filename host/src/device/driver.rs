@@ -52,6 +52,8 @@ pub const MEMORY_POOLS_SUPPORTED: c_int = 115;
 pub const POOL_RELEASE_THRESHOLD: c_int = 4;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`, a `u64`: the bytes that a pool has, used and unused.
 pub const POOL_RESERVED_BYTES: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`, a `u64`: the bytes of the pool's allocations.
+pub const POOL_USED_BYTES: c_int = 7;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 /// `CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`: clusters of more than eight blocks.
