@@ -173,7 +173,7 @@ fn memory(device: usize) -> (u64, u64) {
     (usage.bytes, usage.bytes + usage.kept_bytes)
 }
 
-/// What a dropped index left in the pools.
+/// Memory of a dropped index that the pools keep.
 #[derive(Clone, Copy, PartialEq)]
 enum Kept {
     Nothing,

@@ -48,10 +48,11 @@
 //!
 //! Appending candidates within a threshold from the scores of the four nearest lists, as tiles do, to write and read a
 //! sixteenth of the scores of 64 lists. A quarter of the time less was predicted, but strips wait for instructions and
-//! not for memory: 1,000 queries of 16, 32, 64, 128 and 256 of 13,107 lists with 10⁸ vectors took 2.06, 2.74, 3.73, 5.15
-//! and 8.18 ms instead of 1.84, 2.53, 3.74, 5.83 and 10.0 (H200, 2026-12-01). With two lists, 64 took 3.4 ms. But where
-//! the nearest lists of a query are short, its threshold is so weak that its candidates have no room, and one block
-//! compares all vectors of its lists: 10,000 queries of 64 of 98,304 lists with 10⁹ vectors took 89 ms instead of 48.
+//! not for memory: 1,000 queries of 16, 32, 64, 128 and 256 of 13,107 lists with 10⁸ vectors took 2.06, 2.74, 3.73,
+//! 5.15 and 8.18 ms instead of 1.84, 2.53, 3.74, 5.83 and 10.0 (H200, 2026-12-01). With two lists, 64 took 3.4 ms. But
+//! where the nearest lists of a query are short, its threshold is so weak that its candidates have no room, and one
+//! block compares all vectors of its lists: 10,000 queries of 64 of 98,304 lists with 10⁹ vectors took 89 ms instead
+//! of 48.
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::math::mul_add_f32;
