@@ -240,9 +240,17 @@ pub struct RowScan {
 pub struct StripScan {
     /// Number of threads of a block.
     pub threads: u32,
-    /// Bytes of shared memory of a block, for the bytes of a code and of a plane of a query; `None` if no device has
-    /// room.
-    pub shared_bytes: fn(u32, u32) -> Option<u32>,
+    /// As [`Self::room`].
+    pub(crate) shared_bytes: fn(u32, u32) -> Option<u32>,
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl StripScan {
+    /// Bytes of shared memory of a block, for codes of `code_bytes` bytes and planes of queries of `plane_bytes` bytes;
+    /// `None` if no device has room.
+    pub fn room(&self, code_bytes: u32, plane_bytes: u32) -> Option<u32> {
+        (self.shared_bytes)(code_bytes, plane_bytes)
+    }
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -270,7 +278,7 @@ impl RowScan {
         let table = if self.table { launch.table_bytes() } else { 0 };
         let (planes, steps) = (self.planes, self.steps);
         let strips = self.strips.filter(|_| tile == Tile::Of16);
-        let of_strips = strips.and_then(|strips| (strips.shared_bytes)(launch.stored.code_bytes, 2 * launch.stride));
+        let of_strips = strips.and_then(|strips| strips.room(launch.stored.code_bytes, 2 * launch.stride));
         let (residence, shared_bytes) = if let Some(shared_bytes) = of_strips {
             (Residence::Resident, shared_bytes)
         } else if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
@@ -293,8 +301,9 @@ impl RowScan {
 /// row.
 ///
 /// Without [`Tile::Append`], the score of row i of the list, for i below the list's padded length, is written i places
-/// after the start of the pair's scores. With it, scores up to the query's threshold are appended to the query's list
-/// of candidates.
+/// after the start of the pair's scores, or the least score of rows that share one in its place
+/// ([`crate::ivf::pairs::score_of`]). With it, scores up to the query's threshold are appended to the query's list of
+/// candidates.
 ///
 /// The default has empty or absent pointers and zeros. Dense use (module documentation) needs these values in all
 /// fields that it does not set: no items, no lists, no filter, no appending, no codes. Scans of codes need items.
@@ -345,6 +354,8 @@ pub struct ScanLists {
     pub ranks: Ptr<u32>,
     /// A bit for each rank: rows whose bit is 0 get the score +∞. Absent: no filter.
     pub filter: Option<Ptr<u32>>,
+    /// Strips only: 1 if rows share scores ([`crate::ivf::pairs::SHARING`]), else 0.
+    pub shared_scores: u32,
     /// The scores: the rows of all queries, `query_count` rows of `row_stride` in dense use; `capacity` for each query
     /// with [`Tile::Append`].
     pub scores: PtrMut<f32>,

@@ -4,7 +4,7 @@
 //! Query q probes the lists `probed_lists[q][0 .. probes]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for
 //! each list, the queries that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors.
 //! The scores of query q are in one row, list after list in the order of its probes, with each list's part padded to a
-//! multiple of [`PAD`] scores.
+//! multiple of [`PAD`] scores. Either each vector of a list has a score, or [`SHARING`] of them share one.
 //!
 //! # Algorithm
 //! A counting sort whose keys are list numbers:
@@ -49,6 +49,31 @@ pub const fn padded(length: u32) -> u32 {
     length.next_multiple_of(PAD)
 }
 
+/// Number of rows of a list that share a score, where rows do: those of 32 rows that are 8 apart, and that a lane of
+/// the scan by strips has ([`crate::ivf::strip_scan`]). Their score is the least of theirs.
+pub const SHARING: u32 = 4;
+/// Number of rows whose scores are a sector.
+const SECTOR_ROWS: u32 = PAD * SHARING;
+
+/// Number of scores of a list of `length` rows; `shared` is 0 if each row has its own.
+#[device_inline]
+pub const fn score_count(length: u32, shared: u32) -> u32 {
+    if shared == 0 { padded(length) } else { length.div_ceil(SECTOR_ROWS) * PAD }
+}
+
+/// The score of row `row` of a list.
+#[device_inline]
+pub const fn score_of(row: u32, shared: u32) -> u32 {
+    if shared == 0 { row } else { row / SECTOR_ROWS * PAD + row % PAD }
+}
+
+/// The row of a list whose score has the number `score`, or number `of` of the rows that share it. The list may end
+/// before it.
+#[device_inline]
+pub const fn row_of(score: u32, of: u32, shared: u32) -> u32 {
+    if shared == 0 { score } else { score / PAD * SECTOR_ROWS + score % PAD + PAD * of }
+}
+
 /// Numbers the pairs of a range of probes within their lists, and lays out each query's row of scores.
 ///
 /// # Safety
@@ -69,6 +94,8 @@ pub struct CountPairs {
     pub lengths: Ptr<u32>,
     /// The number of vectors of each list that a search may return.
     pub live: Ptr<u32>,
+    /// 1 if [`SHARING`] rows share a score, else 0.
+    pub shared_scores: u32,
     /// The number of counted pairs of each list; must be 0 before the launch.
     pub counts: PtrMut<u32>,
     /// The number of each pair within its list; unspecified if the pair is not counted, or its list is empty or
@@ -94,7 +121,7 @@ impl CountPairs {
 #[device_inline]
 unsafe fn count(launch: CountPairs) {
     let CountPairs { probed_lists, query_count, probes, first_probe, end_probe, lengths, live, counts, .. } = launch;
-    let CountPairs { slots, offsets, row_lengths, live_rows, .. } = launch;
+    let CountPairs { slots, offsets, row_lengths, live_rows, shared_scores, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;
@@ -129,13 +156,14 @@ unsafe fn count(launch: CountPairs) {
                 slot = atomic::add_u32(counts.wrapping_add(list as usize), 1);
                 slot_of = probe;
             }
-            let offset = exclusive_sum(padded(length));
+            let scores = score_count(length, shared_scores);
+            let offset = exclusive_sum(scores);
             if probe < probes {
                 global::store(offsets.wrapping_add(first + probe as usize), before + offset);
             }
-            before += shuffle_idx(FULL_MASK, offset + padded(length), 31);
+            before += shuffle_idx(FULL_MASK, offset + scores, 31);
             // The row ends with the last counted probe; the offsets continue.
-            let counted = if probe < end_probe { padded(length) } else { 0 };
+            let counted = if probe < end_probe { scores } else { 0 };
             row_length += warp::reduce_add(FULL_MASK, counted);
             list = next;
         }
@@ -403,6 +431,8 @@ pub struct FewPairs {
     pub factors: Ptr<f32>,
     /// Largest number of rows of an item.
     pub item_rows: u32,
+    /// 1 if [`SHARING`] rows share a score, else 0.
+    pub shared_scores: u32,
     /// The start of each pair's scores in the query's row.
     pub offsets: PtrMut<u32>,
     /// The start of each query's row, and the end of the last row: `query_count` + 1 entries.
@@ -429,7 +459,7 @@ impl FewPairs {
 #[device_inline]
 unsafe fn few(launch: FewPairs) {
     let FewPairs { probed_lists, query_count, probes, lengths, live, factors, item_rows, .. } = launch;
-    let FewPairs { offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
+    let FewPairs { shared_scores, offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
     let sums = shared_array!(u64, 32);
     let scores_before = shared_array!(u64, 1025);
     let live_before = shared_array!(u32, 1025);
@@ -447,7 +477,7 @@ unsafe fn few(launch: FewPairs) {
             living = global::load_nc(live.wrapping_add(list as usize));
         }
         let cuts = length.div_ceil(item_rows);
-        let (scores, all_scores) = block_sum(padded(length) as u64, sums);
+        let (scores, all_scores) = block_sum(score_count(length, shared_scores) as u64, sums);
         // `block_sum` ends with reads of the sums, which the next call overwrites.
         thread::sync_threads();
         let (counted, all_counted) = block_sum((cuts as u64) << 32 | living as u64, sums);

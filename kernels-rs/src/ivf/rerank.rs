@@ -38,6 +38,7 @@ use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, group, kernel, shared
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
 use crate::ivf::encoding::{Decode, StoredRows};
+use crate::ivf::pairs::{SHARING, row_of};
 use crate::product::canonical::{BATCH, Quad, over_norms, squares, sums_by};
 use crate::product::element::{self, Row, RowKey};
 use crate::product::metric::Metric;
@@ -62,9 +63,9 @@ const MOST_SLICES: u32 = 1024;
 /// Number of bytes before the entries in shared memory.
 const HEADER: u32 = ORDER_HEADER_BYTES.next_multiple_of(16);
 
-/// Dynamic shared memory of a block that sorts `selected` entries, in bytes.
-pub const fn shared_bytes(selected: u32) -> u32 {
-    HEADER + selected.next_multiple_of(2) * 16
+/// Dynamic shared memory of a block that sorts `candidates` entries, in bytes.
+pub const fn shared_bytes(candidates: u32) -> u32 {
+    HEADER + candidates.next_multiple_of(2) * 16
 }
 
 /// The threads that re-rank the candidates of a query.
@@ -82,14 +83,17 @@ pub enum PerQuery {
 /// `NO_ROW` if there are fewer than k), and `flags` gets 1 if the result is not proved, else 0.
 ///
 /// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller
-/// is better) and rank go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among
-/// the candidates is added to `flags[query]`. K-selection and [`Certify`] do the rest.
+/// is better) and rank go to places query · candidates + number of `out_keys` and `out_ranks`. The number of vectors
+/// among the candidates is added to `flags[query]`. K-selection and [`Certify`] do the rest.
+///
+/// Each selected place is a candidate. If rows share scores ([`ProbedLists::shared_scores`]), it is [`SHARING`] of
+/// them.
 ///
 /// The default has empty or absent pointers and zeros: no probes, no ranks, no filter, no codes.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code
-/// has a codeword. [`PerQuery::Warp`]: `certificate.selected` ≤ [`WARP_SELECTED`].
+/// has a codeword. [`PerQuery::Warp`]: at most [`WARP_SELECTED`] candidates.
 #[kernel(
     key = (RowKey, PerQuery),
     max_threads = 128,
@@ -134,7 +138,7 @@ pub struct Rerank {
     pub sort: u32,
     /// Number of results of a query.
     pub k: u32,
-    /// Distances: `query_count` · `k`, or `query_count` · `selected` without `sort`.
+    /// Distances: `query_count` · `k`, or those of all candidates without `sort`.
     pub out_keys: PtrMut<f32>,
     /// Ranks, laid out as `out_keys`.
     pub out_ranks: PtrMut<u32>,
@@ -147,23 +151,32 @@ impl Rerank {
     pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
         match per_query {
             PerQuery::Warp => LaunchConfig::warps(self.query_count as u64, WARP_QUERIES),
-            PerQuery::Block if self.sort != 0 => LaunchConfig::linear(self.query_count as u64, THREADS)
-                .with_shared(shared_bytes(self.certificate.selected)),
+            PerQuery::Block if self.sort != 0 => {
+                LaunchConfig::linear(self.query_count as u64, THREADS).with_shared(shared_bytes(self.candidates()))
+            }
             PerQuery::Block => {
-                let slices = self.certificate.selected.div_ceil(SLICE).min(MOST_SLICES);
+                let slices = self.candidates().div_ceil(SLICE).min(MOST_SLICES);
                 LaunchConfig::linear(self.query_count as u64, THREADS).along_y(slices as u64)
             }
         }
     }
 
-    /// List, storage row and rank of the selected place `at` of `query`; the rank is `NO_ROW` if there is no vector.
+    /// Number of candidates of a query.
+    #[device_inline]
+    fn candidates(&self) -> u32 {
+        if self.lists.shared_scores == 0 { self.certificate.selected } else { SHARING * self.certificate.selected }
+    }
+
+    /// List, storage row and rank of candidate `at` of `query`; the rank is `NO_ROW` if there is no vector.
     ///
     /// # Safety
-    /// The arrays cover the query; at < selected.
+    /// The arrays cover the query; at < candidates.
     #[device_inline]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
         let Certificate { selected, row_count, .. } = self.certificate;
-        let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, ranks, filter } = self.lists;
+        let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, shared_scores, ranks, filter } =
+            self.lists;
+        let (at, of) = if shared_scores == 0 { (at, 0) } else { (at / SHARING, at % SHARING) };
         // SAFETY: the places are in the query's row, so the last probe that starts at or before a place contains it.
         unsafe {
             let place = global::load_nc(self.places.wrapping_add(query as usize * selected as usize + at as usize));
@@ -180,7 +193,8 @@ impl Rerank {
                     high = if before { high } else { middle };
                 }
                 let list = global::load_nc(probed_lists.wrapping_add(first + low as usize));
-                let local = place - global::load_nc(offsets.wrapping_add(first + low as usize));
+                let score = place - global::load_nc(offsets.wrapping_add(first + low as usize));
+                let local = row_of(score, of, shared_scores);
                 if list == NO_ROW || local >= global::load_nc(lengths.wrapping_add(list as usize)) {
                     return [0, 0, NO_ROW];
                 }
@@ -219,6 +233,8 @@ pub struct ProbedLists {
     pub list_starts: Ptr<u32>,
     /// The number of vectors of each list; empty if `probed_lists` is absent.
     pub lengths: Ptr<u32>,
+    /// 1 if rows share scores ([`crate::ivf::pairs::SHARING`]), else 0; only with `probed_lists`.
+    pub shared_scores: u32,
     /// The rank of each row's id; absent if the row is the rank.
     pub ranks: Option<Ptr<u32>>,
     /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
@@ -229,9 +245,9 @@ pub struct ProbedLists {
 #[group]
 #[derive(Default)]
 pub struct Certificate {
-    /// Number of candidates of a query.
+    /// Number of selected places of a query.
     pub selected: u32,
-    /// The scores of the candidates, best first: `selected` for each query.
+    /// The scores at these places, best first: `selected` for each query.
     pub scores: Ptr<f32>,
     /// The number of vectors that each query may find in its probes; absent: `row_count`.
     pub live_rows: Option<Ptr<u32>>,
@@ -352,7 +368,7 @@ impl<E: Row> Query<E> {
 pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     let Rerank { certificate, metric, k, out_keys, out_ranks, flags, .. } = launch;
     let (rows, sort) = (R::of(&launch.stored, launch.stride), launch.sort != 0);
-    let selected = certificate.selected;
+    let candidates = launch.candidates();
     let thread = thread::thread_idx_x();
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = thread::block_dim_x() / 32;
@@ -360,7 +376,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     let slice = thread::block_idx_y();
     let found = shared_array!(u32, 1);
     let entries = shared::dynamic::<u8>();
-    // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
+    // SAFETY: for the whole body, the caller promises the shapes; numbers stay below `candidates`.
     unsafe {
         let entries = entries.add(HEADER).cast::<u64>();
         if thread == 0 {
@@ -370,9 +386,9 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
         let x = Query::<R::Query>::of(launch.queries, launch.stride, metric, query, lane);
         let mut valid = 0;
         let mut first = (slice * warps + warp) * BATCH as u32;
-        while first < selected {
+        while first < candidates {
             // Each lane looks up one candidate of the batch; lanes after the batch repeat the last.
-            let at = (first + lane.min(BATCH as u32 - 1)).min(selected - 1);
+            let at = (first + lane.min(BATCH as u32 - 1)).min(candidates - 1);
             let [list, row, rank] = launch.candidate(query, at);
             let mut lists = [0u32; BATCH];
             let mut numbers = [0u32; BATCH];
@@ -388,7 +404,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
             }
             let mut distance = distances[0];
             unroll::<BATCH>(|b| distance = if lane == b as u32 { distances[b] } else { distance });
-            let exists = lane < BATCH as u32 && first + lane < selected;
+            let exists = lane < BATCH as u32 && first + lane < candidates;
             let alive = exists && rank != NO_ROW;
             valid += warp::ballot(FULL_MASK, alive).count_ones();
             if exists {
@@ -397,7 +413,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
                     let entry = if alive { entry::pack(entry::key_of(bad), rank) } else { EMPTY };
                     entries.add(first + lane).store(entry);
                 } else {
-                    let at = query as usize * selected as usize + (first + lane) as usize;
+                    let at = query as usize * candidates as usize + (first + lane) as usize;
                     global::store(out_keys.wrapping_add(at), bad);
                     global::store(out_ranks.wrapping_add(at), if alive { rank } else { NO_ROW });
                 }
@@ -416,13 +432,13 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
             atomic::shared_add_u32(found, valid);
         }
         thread::sync_threads();
-        let capacity = selected.next_multiple_of(2);
+        let capacity = candidates.next_multiple_of(2);
         let workspace =
             OrderWorkspace { header: shared::dynamic::<u64>(), words: entries.add(capacity).cast(), capacity };
-        let order = block_order(entries, selected, k, workspace);
+        let order = block_order(entries, candidates, k, workspace);
         let mut slot = thread;
         while slot < k {
-            let entry = if slot < selected { order.get(slot) } else { EMPTY };
+            let entry = if slot < candidates { order.get(slot) } else { EMPTY };
             let out = query as usize * k as usize + slot as usize;
             let bad = entry::value_of(entry::key(entry));
             global::store(
@@ -454,7 +470,7 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
         return;
     }
     // SAFETY: the contract is the same; the query exists, and so do its selected candidates.
-    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.certificate.selected), Some(launch.out_keys)) }
+    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.candidates()), Some(launch.out_keys)) }
 }
 
 /// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result contains the
@@ -462,7 +478,7 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
 /// slots `begin` .. k are written, and the distances of these slots if `distances_out` is present. All 32 lanes arrive.
 ///
 /// # Safety
-/// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
+/// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ candidates. If rows share scores, these are all of them.
 #[device_inline]
 unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     launch: Rerank,
@@ -526,7 +542,7 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
                     && slot == k - 1
                 {
                     let bad = if entry == EMPTY { f32::INFINITY } else { bad };
-                    let next = if end < selected { end } else { selected - 1 };
+                    let next = if end < launch.candidates() { end } else { selected - 1 };
                     let none_beyond =
                         certificate.all(query, begin + valid) || certificate.bounds(query, next)[0] > bad as f64;
                     // False if an operand is NaN.

@@ -70,6 +70,7 @@ use cuda_std::{Ptr, PtrMut, atomic, device_inline, global, kernel, shared_array,
 use crate::NO_ROW;
 use crate::ivf::encoding::flat::Stored;
 use crate::ivf::encoding::{Decode, StoredRows};
+use crate::ivf::pairs::score_of;
 use crate::ivf::rerank::{ProbedLists, Query, THREADS};
 use crate::product::canonical::BATCH;
 use crate::product::element::{self, RowKey};
@@ -532,9 +533,11 @@ impl Rescan {
             if row.takes
                 && let Some(RowScores { row: scores, shift, error }) = scores
             {
-                let score = scores.wrapping_add(list.offset as usize + at as usize);
+                let shared = self.lists.shared_scores;
+                let score = scores.wrapping_add(list.offset as usize + score_of(at, shared) as usize);
                 let middle = global::load_nc(score) as f64 + shift as f64;
-                row.most = middle + error;
+                // A shared score is at most that of the row.
+                row.most = if shared == 0 { middle + error } else { f64::INFINITY };
                 // False if an operand is NaN.
                 let is_farther = middle - error > worst as f64;
                 row.takes = !is_farther;

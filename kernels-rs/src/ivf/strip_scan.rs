@@ -55,7 +55,7 @@
 //! of 48.
 
 use cuda_std::global::{U32x2, U32x4};
-use cuda_std::math::mul_add_f32;
+use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, lane_id, shuffle_idx, sync_warp, warp_id};
 use cuda_std::{async_copy, device_inline, global, mma, thread, unroll};
@@ -63,7 +63,7 @@ use cuda_std::{async_copy, device_inline, global, mma, thread, unroll};
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::ivf::list_scan::StripScan;
 use crate::ivf::list_scan::{Header, Item, ScanLists, header_bytes};
-use crate::ivf::pairs::padded;
+use crate::ivf::pairs::{PAD, SHARING, padded, score_of};
 use crate::product::mainloop::wait_for_stage;
 use crate::product::tile::LEAST_SHARED_BYTES;
 
@@ -78,7 +78,8 @@ const STRIP: u32 = 32;
 /// Number of components of a group.
 const GROUP: u32 = 32;
 /// Number of rows of a strip of which a lane unpacks a part; they are 8 apart.
-pub(crate) const LANE_ROWS: usize = 4;
+pub(crate) const LANE_ROWS: usize = SHARING as usize;
+const _: () = assert!(STRIP == PAD * SHARING);
 /// Number of queries of a product, with two planes each.
 const TOGETHER: u32 = 4;
 /// Largest number of products of the queries.
@@ -249,6 +250,7 @@ impl<R: Strips> Block<'_, R> {
         let (code_bytes, plane_bytes) = (work.stored.code_bytes, 2 * work.stride);
         let pitch = pitch(plane_bytes);
         let multiplies = work.row_factors != 0;
+        let shared = work.shared_scores != 0;
         let count = (item.end - first).div_ceil(STRIP);
         let strips = WarpStrips { work, row: item.start + first + lane, count, at: self.at };
         // SAFETY: the caller promises the shapes; shared addresses stay below `shared_bytes`.
@@ -303,15 +305,28 @@ impl<R: Strips> Block<'_, R> {
                     if place < item.pairs {
                         let factor = header.factors.add(place).load();
                         let term = header.terms.add(place).load();
-                        let out = work.scores.wrapping_add((header.targets.add(place).load() + row as u64) as usize);
+                        let target = header.targets.add(place).load();
+                        let out =
+                            work.scores.wrapping_add((target + score_of(row, work.shared_scores) as u64) as usize);
+                        // Rows behind the end belong to other lists.
+                        let end = if shared { item.end } else { padded(item.end) };
+                        let mut least = f32::INFINITY;
                         unroll::<LANE_ROWS>(|i| {
                             let [step, times, plus] = of_rows[i];
                             let [high, low] = [0, 1].map(|plane| sums[i / 2][column][2 * (i % 2) + plane] as f32);
                             let product = mul_add_f32(mul_add_f32(256.0, high, low) * step, factor, term);
-                            if row + (8 * i as u32) < padded(item.end) {
-                                global::store(out.wrapping_add(8 * i), mul_add_f32(product, times, plus));
+                            let score = mul_add_f32(product, times, plus);
+                            if row + (8 * i as u32) < end {
+                                if shared {
+                                    least = min_f32(least, score);
+                                } else {
+                                    global::store(out.wrapping_add(8 * i), score);
+                                }
                             }
                         });
+                        if shared {
+                            global::store(out, least);
+                        }
                     }
                 });
                 (strip, value) = (strip + WARPS, next_value);

@@ -428,9 +428,20 @@ fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
     terms
 }
 
-/// Scans all pairs with the kernel of a tile, and checks every score. Returns the greatest share of a bound that an
-/// error takes, and the greatest bound in parts of the scale of its distance.
-fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
+/// Scans all pairs with the kernel of a tile, and checks every score; with strips of rows also the scores that rows
+/// share. Returns the greatest share of a bound that an error takes, and the greatest bound in parts of the scale of its
+/// distance.
+fn check(case: &Case, by: (Instruction, Tile)) -> (f64, f64) {
+    let [plane_bytes, code_bytes] = case.bytes().map(|bytes| bytes as u32);
+    let strips = case.scan().strips.filter(|_| by.1 == Tile::Of16);
+    if strips.and_then(|strips| strips.room(code_bytes, plane_bytes)).is_some() {
+        check_scores(case, by, true);
+    }
+    check_scores(case, by, false)
+}
+
+/// Rows r, r + 8, r + 16 and r + 24 of 32 rows of a list have the least of their scores if scores are `shared`.
+fn check_scores(case: &Case, (instruction, tile): (Instruction, Tile), shared: bool) -> (f64, f64) {
     let Case { of, metric, numbers, dim, .. } = case;
     let what = format!("{of:?}, {metric:?}, {numbers:?}, dim {dim}, {instruction:?} {tile:?}");
     let prepared = Prepared::of(case);
@@ -442,7 +453,8 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
     // Where each probe's scores start in the row of its query.
     let offset = |query: usize, probe: usize| -> u32 {
         let lists = &case.probed_lists[query * case.probes..][..probe];
-        lists.iter().filter_map(|&list| case.lengths.get(list as usize)).map(|len| len.next_multiple_of(PAD)).sum()
+        let scores = |length: &u32| if shared { length.div_ceil(4 * PAD) * PAD } else { length.next_multiple_of(PAD) };
+        lists.iter().filter_map(|&list| case.lengths.get(list as usize)).map(scores).sum()
     };
     // A threshold that about half of the scores exceed.
     let threshold = |query: usize| {
@@ -486,6 +498,7 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
         lengths: lengths.as_ptr(),
         values: prepared.values.as_ptr(),
         row_factors: matches!(case.metric, Metric::Cosine).into(),
+        shared_scores: shared.into(),
         scores: scores.as_mut_ptr(),
         places: places.as_mut_ptr(),
         counts: counts.as_mut_ptr(),
@@ -503,10 +516,13 @@ fn check(case: &Case, (instruction, tile): (Instruction, Tile)) -> (f64, f64) {
     let (mut share, mut width) = (0f64, 0f64);
     for &(query, probe, list) in &pairs.all {
         let (error, shift) = (f64::from(prepared.errors[query]), f64::from(prepared.shifts[query]));
-        for i in 0..case.lengths[list as usize] {
-            let (distance, scale) = case.distance(query, (case.starts[list as usize] + i) as usize);
+        let (start, length) = (case.starts[list as usize], case.lengths[list as usize]);
+        for i in (0..length).filter(|i| !shared || i % 32 < 8) {
+            let all = (i..length).step_by(8).take(if shared { 4 } else { 1 });
+            let distances = all.map(|i| case.distance(query, (start + i) as usize));
+            let (distance, scale) = distances.min_by(|a, b| a.0.total_cmp(&b.0)).expect("at least one row");
             let at = query * capacity;
-            let place = offset(query, probe) + i;
+            let place = offset(query, probe) + if shared { i / 32 * 8 + i % 8 } else { i };
             let score = if appends {
                 let found = &places[at..][..counts[query] as usize];
                 let limit = f64::from(threshold(query));

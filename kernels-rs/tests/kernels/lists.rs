@@ -71,6 +71,8 @@ pub struct Lists {
     pub probes: usize,
     /// `probes` lists for each query.
     pub probed_lists: Vec<u32>,
+    /// Whether rows r, r + 8, r + 16 and r + 24 of 32 rows of a list share a score, the least of theirs.
+    pub shared: bool,
     /// The start of each probe's scores in the row of its query.
     pub offsets: Vec<u32>,
     /// The scores of all queries, and where the row of each begins.
@@ -138,27 +140,20 @@ impl Lists {
         let (rows, query_rows) = (padded(random, count), padded(random, queries));
         let mut ranks: Vec<u32> = (0..count as u32).collect();
         random.shuffle(&mut ranks);
-        let (mut probed_lists, mut offsets, mut row_starts, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut probed_lists = Vec::new();
         for _ in 0..queries {
             let mut order: Vec<u32> = (0..lists as u32).collect();
             random.shuffle(&mut order);
-            row_starts.push(end);
-            let mut offset = 0;
             for probe in 0..probes {
-                let list = order.get(probe).copied().filter(|_| !random.once_in(8)).unwrap_or(NO_ROW);
-                probed_lists.push(list);
-                offsets.push(offset);
-                // The rows of scores of a list are padded.
-                offset += lengths.get(list as usize).map_or(0, |&length| length.next_multiple_of(4));
+                probed_lists.push(order.get(probe).copied().filter(|_| !random.once_in(8)).unwrap_or(NO_ROW));
             }
-            end += u64::from(offset) + 2;
         }
         let filter = (0..count.div_ceil(32)).map(|_| random.bits() as u32 | random.bits() as u32).collect();
         // Cosines lie closer together than the other distances of whole numbers.
         let unit = if matches!(metric, Metric::Cosine) { 0.05 } else { 0.75 };
         let shifts: Vec<f32> = (0..queries).map(|_| random.below(5) as f32 - 2.0).collect();
         let errors: Vec<f32> = (0..queries).map(|_| unit * (1 + random.below(3)) as f32).collect();
-        let mut made = Lists {
+        let made = Lists {
             metric,
             stride,
             rows,
@@ -168,21 +163,47 @@ impl Lists {
             queries: query_rows,
             probes,
             probed_lists,
-            offsets,
-            scores: vec![f32::NAN; end as usize],
-            row_starts,
+            shared: false,
+            offsets: Vec::new(),
+            scores: Vec::new(),
+            row_starts: Vec::new(),
             shifts,
             errors,
             filter,
         };
-        for query in 0..queries {
-            for found in made.all(query, None) {
-                let noise = random.signed_unit() * 0.9 * made.errors[query];
-                let at = made.row_starts[query] as usize + found.place as usize;
-                made.scores[at] = found.badness - made.shifts[query] + noise;
+        made.scored(random)
+    }
+
+    /// The same lists with rows that share scores.
+    pub fn sharing(self, random: &mut Random) -> Lists {
+        Lists { shared: true, ..self }.scored(random)
+    }
+
+    /// The same lists with other scores.
+    fn scored(mut self, random: &mut Random) -> Lists {
+        (self.offsets, self.row_starts) = (Vec::new(), Vec::new());
+        let mut end = 0;
+        for probed in self.probed_lists.chunks(self.probes) {
+            self.row_starts.push(end);
+            let mut offset = 0;
+            for &list in probed {
+                self.offsets.push(offset);
+                let length = self.lengths.get(list as usize).copied().unwrap_or(0);
+                // The rows of scores of a list are padded.
+                offset += if self.shared { length.div_ceil(32) * 8 } else { length.next_multiple_of(4) };
+            }
+            end += u64::from(offset) + 2;
+        }
+        self.scores = vec![f32::NAN; end as usize];
+        for query in 0..self.query_count() {
+            for found in self.all(query, None) {
+                let noise = random.signed_unit() * 0.9 * self.errors[query];
+                let at = self.row_starts[query] as usize + found.place as usize;
+                // The least of those before, if any.
+                self.scores[at] = self.scores[at].min(found.badness - self.shifts[query] + noise);
             }
         }
-        made
+        self
     }
 
     pub fn query_count(&self) -> usize {
@@ -207,7 +228,8 @@ impl Lists {
                 let rank = self.ranks[row];
                 if filter.is_none_or(|filter| filter[rank as usize / 32] >> (rank % 32) & 1 == 1) {
                     let badness = badness(self.metric, distance(self.metric, self.query(query), self.row(row)));
-                    found.push(Found { badness, rank, place: self.offsets[pair] + local });
+                    let score = if self.shared { local / 32 * 8 + local % 8 } else { local };
+                    found.push(Found { badness, rank, place: self.offsets[pair] + score });
                 }
             }
         }

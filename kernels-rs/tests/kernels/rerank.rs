@@ -31,12 +31,13 @@ impl Candidates {
             let start = lists.row_starts[query] as usize;
             let score = |found: &Found| lists.scores[start + found.place as usize];
             let mut all = lists.all(query, None);
-            all.sort_by(|a, b| score(a).total_cmp(&score(b)));
+            all.sort_by(|a, b| score(a).total_cmp(&score(b)).then(a.place.cmp(&b.place)));
             let mut found: Vec<(u32, f32)> = all.iter().map(|found| (found.place, score(found))).collect();
+            found.dedup_by_key(|found| found.0);
             found.resize(found.len().max(selected), (NO_ROW, f32::INFINITY));
             found.truncate(selected);
             // A place in the padding behind a list is no vector.
-            if random.once_in(2) {
+            if !lists.shared && random.once_in(2) {
                 let probe = query * lists.probes;
                 let behind = lists.lengths.get(lists.probed_lists[probe] as usize).map_or(0, |length| length % 4);
                 if behind > 0 {
@@ -132,6 +133,7 @@ fn check(random: &mut Random, lists: &Lists, key: RowKey, selected: usize, k: us
                 offsets: offsets.as_ptr(),
                 list_starts: starts.as_ptr(),
                 lengths: lengths.as_ptr(),
+                shared_scores: lists.shared.into(),
                 ranks: Some(ranks.as_ptr()),
                 filter: filter.as_ref().map(Buffer::as_ptr),
             },
@@ -147,14 +149,16 @@ fn check(random: &mut Random, lists: &Lists, key: RowKey, selected: usize, k: us
         (keys.to_vec(), found.to_vec(), flags)
     };
     let ways = [PerQuery::Block, PerQuery::Warp];
-    for way in ways.into_iter().filter(|&way| way == PerQuery::Block || selected <= WARP_SELECTED as usize) {
+    // Each place is a candidate, or four.
+    let candidates = if lists.shared { 4 * selected } else { selected };
+    for way in ways.into_iter().filter(|&way| way == PerQuery::Block || candidates <= WARP_SELECTED as usize) {
         let (keys, found, flags) = run(way, 1, k);
         same(&expected, k, (&keys, &found, &flags.to_vec()), &format!("{way:?}, {what}"));
     }
-    let (keys, found, mut flags) = run(PerQuery::Block, 0, selected);
+    let (keys, found, mut flags) = run(PerQuery::Block, 0, candidates);
     let counts: Vec<u32> = expected.iter().map(|expected| expected.1).collect();
     assert_eq!(flags.to_vec(), counts, "vectors among the candidates, {what}");
-    let (best_keys, best_ranks) = best_of(&keys, &found, selected, k);
+    let (best_keys, best_ranks) = best_of(&keys, &found, candidates, k);
     let (mut keys, ranks) = (Buffer::from_slice(&best_keys), Buffer::from_slice(&best_ranks));
     let launch = Certify {
         query_count: queries as u32,
@@ -178,6 +182,20 @@ fn candidates_are_ranked_by_their_distances() {
         let (dim, probes) = ([3, 8, 130][turn % 3], [1, 2, 7][turn / 3]);
         let lists = Lists::random(&mut random, metric, dim, 9, 30, 5, probes);
         for (selected, k) in [(1, 1), (33, 5), (64, 10), (70, 20)] {
+            check(&mut random, &lists, key, selected, k, turn % 2 == 1);
+        }
+    }
+}
+
+/// Four rows of a list share a score.
+#[test]
+fn rows_that_share_scores_are_ranked() {
+    let mut random = Random::new(55);
+    for (turn, metric) in METRICS.into_iter().cycle().take(9).enumerate() {
+        let key = [RowKey::F32, RowKey::U8, RowKey::F16, RowKey::I8, RowKey::Bf16][turn % 5];
+        let lists = Lists::random(&mut random, metric, [3, 8, 130][turn % 3], 9, 90, 5, [1, 2, 7][turn / 3]);
+        let lists = lists.sharing(&mut random);
+        for (selected, k) in [(1, 1), (3, 10), (16, 10), (33, 5), (70, 20)] {
             check(&mut random, &lists, key, selected, k, turn % 2 == 1);
         }
     }

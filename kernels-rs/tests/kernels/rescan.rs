@@ -75,6 +75,7 @@ impl Buffers {
                 offsets: self.offsets.as_ptr(),
                 list_starts: self.starts.as_ptr(),
                 lengths: self.lengths.as_ptr(),
+                shared_scores: lists.shared.into(),
                 ranks: Some(self.ranks.as_ptr()),
                 filter: way.filtered.then(|| self.filter.as_ptr()),
             },
@@ -146,6 +147,8 @@ fn queries_without_a_certificate_find_the_best_of_their_lists() {
             let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, probes);
             let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 0, shared: (0, 0), multiprocessors: 4 };
             check(&mut random, &lists, key, k, way);
+            let lists = lists.sharing(&mut random);
+            check(&mut random, &lists, key, k, Way { scored: true, ..way });
         }
     }
 }
@@ -191,6 +194,7 @@ fn vectors_within_a_radius_are_counted() {
     for (turn, metric) in METRICS.into_iter().cycle().take(6).enumerate() {
         let lists = Lists::random(&mut random, metric, 6, 12, 70, 7, 5);
         check_counts(&lists, RowKey::F32, turn);
+        check_counts(&lists.sharing(&mut random), RowKey::F32, turn);
     }
     let bits = Lists::of_numbers(2, &mut random, Metric::L2, 64, (12, 70), (7, 5));
     check_counts(&bits, RowKey::Bits, 0);

@@ -125,6 +125,7 @@ impl IvfDevice {
             filter_words,
             by_tables,
             small_tiles,
+            shares_scores: true,
             needs_scores: request.scan != Scan::Auto,
             budget: None,
             dense_probes: probes,
@@ -405,7 +406,8 @@ impl IvfDevice {
         let limits = self.runtime.limits();
         let budget = self.scratch(resident);
         let search_shape = Self::search_shape(resident, count, 1, request);
-        let search_shape = SearchShape { needs_scores: true, dense_probes: search_shape.probes, ..search_shape };
+        let search_shape =
+            SearchShape { needs_scores: true, shares_scores: false, dense_probes: search_shape.probes, ..search_shape };
         let plan = SearchPlan::new(resident, view.element, search_shape, limits)?;
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));

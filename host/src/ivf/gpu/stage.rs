@@ -5,7 +5,7 @@
 //! (`warpann_kernels::ivf::rerank`).
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::pairs::BeginCandidates;
+use warpann_kernels::ivf::pairs::{BeginCandidates, SHARING};
 use warpann_kernels::ivf::rerank::{self, Certificate, Certify, PerQuery, ProbedLists, Rerank, SettleProbes};
 use warpann_kernels::ivf::rescan::RescanProbes;
 use warpann_kernels::product::metric::Metric as KernelMetric;
@@ -18,10 +18,12 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 
-/// Number of candidates selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans
-/// two or three neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
+/// Number of scores selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans two or
+/// three neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
 const MARGIN: u32 = 8;
 const MARGIN_SHARE: u32 = 8;
+/// The same as `MARGIN` if rows share scores: a warp then has the rows of the scores for k = 10.
+const SHARED_MARGIN: u32 = rerank::WARP_SELECTED / SHARING - 10;
 /// Room for appended candidates: at least `ROOM`, and at least `ROOM_SHARE` times the number of selected candidates.
 const ROOM: u32 = 1024;
 const ROOM_SHARE: u32 = 4;
@@ -30,9 +32,10 @@ const CODE_BLOCKS: u32 = 3;
 /// Largest number of candidates that one block sorts in shared memory; k-selection orders larger numbers.
 const SORTED: u32 = 4096;
 
-/// Number of candidates to select for k results, at most `columns`.
-pub(super) fn selected(k: u32, columns: u32) -> u32 {
-    k.saturating_add(MARGIN.max(k / MARGIN_SHARE)).min(columns).max(1)
+/// Number of scores to select for k results, at most `columns`; `shared` if rows share scores.
+pub(super) fn selected(k: u32, columns: u32, shared: bool) -> u32 {
+    let margin = if shared { SHARED_MARGIN } else { MARGIN };
+    k.saturating_add(margin.max(k / MARGIN_SHARE)).min(columns).max(1)
 }
 
 /// Number of centroids selected beyond the probes: a share of the probes, and at most half of the number that
@@ -53,6 +56,8 @@ pub(super) struct Stage {
     pub k: u32,
     columns: u32,
     selected: u32,
+    /// Number of rows of the selected scores.
+    candidates: u32,
     select: SelectPlan,
     scores: Reserved<f32>,
     places: Reserved<u32>,
@@ -175,17 +180,41 @@ impl Stage {
         selected: u32,
         limits: &Limits,
     ) -> Stage {
-        let slots = (queries as usize).saturating_mul(selected as usize);
+        Stage::reserve_with(layout, queries, columns, k, (selected, selected), limits)
+    }
+
+    /// As [`Self::reserve`], for scores that rows share.
+    pub fn reserve_shared(
+        layout: &mut Layout,
+        queries: u32,
+        columns: Columns,
+        k: u32,
+        selected: u32,
+        limits: &Limits,
+    ) -> Stage {
+        let candidates = selected.saturating_mul(SHARING);
+        Stage::reserve_with(layout, queries, columns, k, (selected, candidates), limits)
+    }
+
+    fn reserve_with(
+        layout: &mut Layout,
+        queries: u32,
+        columns: Columns,
+        k: u32,
+        (selected, candidates): (u32, u32),
+        limits: &Limits,
+    ) -> Stage {
+        let slots = |each: u32| (queries as usize).saturating_mul(each as usize);
         let select = SelectPlan::by_table(layout, queries, columns, selected, limits);
-        let scores = layout.array(slots);
-        let places = layout.array(slots);
-        let sorts = selected <= SORTED && rerank::shared_bytes(selected) <= limits.shared_bytes;
+        let scores = layout.array(slots(selected));
+        let places = layout.array(slots(selected));
+        let sorts = candidates <= SORTED && rerank::shared_bytes(candidates) <= limits.shared_bytes;
         let unsorted = (!sorts).then(|| Unsorted {
-            keys: layout.array(slots),
-            ranks: layout.array(slots),
-            select: SelectPlan::by_table(layout, queries, selected.into(), k, limits),
+            keys: layout.array(slots(candidates)),
+            ranks: layout.array(slots(candidates)),
+            select: SelectPlan::by_table(layout, queries, candidates.into(), k, limits),
         });
-        Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
+        Stage { k, columns: columns.most, selected, candidates, select, scores, places, unsorted, appended: None }
     }
 
     /// As [`Self::reserve`], for a stage that first selects from rows of scores and then appends candidates to the
@@ -423,8 +452,8 @@ impl Stage {
                 return self.rerank(from, selected, of, true, to);
             };
             let all = Found {
-                keys: from.at(unsorted.keys, self.selected),
-                ranks: from.at(unsorted.ranks, self.selected),
+                keys: from.at(unsorted.keys, self.candidates),
+                ranks: from.at(unsorted.ranks, self.candidates),
                 flags: to.flags,
             };
             runtime.fill(stream, to.flags, 0)?;
@@ -432,10 +461,10 @@ impl Stage {
             let what = Select {
                 keys: all.keys.into(),
                 ids: all.ranks.into(),
-                row_stride: u64::from(self.selected),
+                row_stride: u64::from(self.candidates),
                 starts: None,
                 lengths: None,
-                columns: self.selected,
+                columns: self.candidates,
                 rows: from.queries,
                 k: self.k,
                 best: Best::Smallest,
@@ -480,7 +509,7 @@ impl Stage {
             flags: Some(to.flags),
             ..of
         };
-        let few = sort && self.selected <= rerank::WARP_SELECTED;
+        let few = sort && self.candidates <= rerank::WARP_SELECTED;
         // For codes of a product quantizer, a block of four warps finishes sooner, and a single warp does less work in
         // total. With one query and 16 bytes a code a single warp took 33 µs, a third of all kernels (H200,
         // 2026-11-22). Vectors are read so fast that combining the results of four warps costs more: one query took 68

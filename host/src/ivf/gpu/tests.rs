@@ -7,7 +7,7 @@ use std::ops::Range;
 use test_random::Random;
 
 use super::IvfDevice;
-use super::plan::{Reading, SearchPlan};
+use super::plan::{Reading, SearchPlan, SearchShape};
 use crate::device::bytes_sent;
 use crate::device::open::open;
 use crate::device::queue::OnStream;
@@ -473,6 +473,43 @@ fn few_queries_are_compared_with_all_vectors_of_their_lists() {
     }
     by_blocks::<half::bf16>(Metric::L2, Encoding::Flat, 32);
     by_blocks::<u8>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 8, rotate: false }, 7);
+}
+
+/// Where queries have many rows for each of their results, four rows of a list share a score. Results are the same, of
+/// queries with and without a certificate, of a filter, and of more results than a warp or a block re-ranks.
+#[test]
+fn rows_share_scores() {
+    let (dim, probes) = (20, 5);
+    for (metric, bits, n, k) in [
+        (Metric::L2, 5, 1_500, 1),
+        (Metric::InnerProduct, 3, 900, 10),
+        (Metric::Cosine, 8, 1_500, 11),
+        (Metric::L2, 1, 1_500, 40),
+        (Metric::InnerProduct, 2, 9_000, 1_100),
+    ] {
+        let case = Case { dim, n, lists: 9, queries: 1, k, probes };
+        check_batches::<f32>(metric, Encoding::Bits { bits }, &case, &[3, 17]);
+    }
+    let mut cpu =
+        IvfIndex::<f32>::builder(dim, 9).encoding(Encoding::Bits { bits: 4 }).device(Device::Cpu).build().unwrap();
+    let base = vectors::<f32>(1_500, dim, 5);
+    cpu.train(&base).unwrap();
+    cpu.add(&base).unwrap();
+    let (device, view) = (device(), cpu.kind.view(cpu.kind.trained().unwrap()));
+    let resident = device.resident(&view).unwrap();
+    let planned = |queries, k, whole: bool| {
+        let queries_of = VectorSlice::of::<f32>(&[], dim);
+        let request = SearchRequest { queries: queries_of, probes, filter: None, scan: Scan::ListMajor };
+        let shape = IvfDevice::search_shape(&resident, queries, k, &request);
+        let shape = SearchShape { shares_scores: shape.shares_scores && !whole, ..shape };
+        SearchPlan::new(&resident, ElementType::F32, shape, device.runtime.limits()).unwrap()
+    };
+    let shares = |queries, k| planned(queries, k, false).search_shape.shares_scores;
+    // Not if most rows are results, nor by tiles of 64 queries.
+    assert_eq!([shares(17, 10), shares(17, 300), shares(100, 10)], [true, false, false]);
+    // Four rows share a score, up to seven more for each list.
+    let (shared, whole) = (planned(17, 10, false).scores.len(), planned(17, 10, true).scores.len());
+    assert!(4 * shared >= whole && 4 * shared <= whole + 17 * probes * 32, "{shared} and {whole}");
 }
 
 #[test]
