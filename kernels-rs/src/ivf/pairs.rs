@@ -527,6 +527,8 @@ pub struct BeginCandidates {
     pub query_count: u32,
     /// Number of selected candidates of a query.
     pub selected: u32,
+    /// Number of candidates that a query needs to have a threshold, from 1 to `selected`.
+    pub least: u32,
     /// The score of each selected candidate, best first.
     pub scores: Ptr<f32>,
     /// The place of each selected candidate, laid out as `scores`; `NO_ROW` for none.
@@ -539,7 +541,7 @@ pub struct BeginCandidates {
     pub list_places: PtrMut<u32>,
     /// The number of candidates of each list: `selected`.
     pub counts: PtrMut<u32>,
-    /// The last selected score of each query; NaN (no threshold) if there are fewer candidates.
+    /// The last selected score of each query below +∞; NaN (no threshold) if fewer than `least` are.
     pub thresholds: PtrMut<f32>,
 }
 
@@ -554,27 +556,37 @@ impl BeginCandidates {
 /// As [`BeginCandidates`].
 #[device_inline]
 unsafe fn begin(launch: BeginCandidates) {
-    let BeginCandidates { query_count, selected, scores, places, capacity, list_scores, .. } = launch;
+    let BeginCandidates { query_count, selected, least, scores, places, capacity, list_scores, .. } = launch;
     let BeginCandidates { list_places, counts, thresholds, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;
     }
     let (from, to) = (query as usize * selected as usize, query as usize * capacity as usize);
-    let mut at = warp::lane_id();
+    let lane = warp::lane_id();
+    let (mut first, mut found) = (0, 0);
     // SAFETY: query < query_count, at < selected.
     unsafe {
-        while at < selected {
-            let score = global::load_nc(scores.wrapping_add(from + at as usize));
-            let place = global::load_nc(places.wrapping_add(from + at as usize));
-            global::store(list_scores.wrapping_add(to + at as usize), score);
-            global::store(list_places.wrapping_add(to + at as usize), place);
-            if at == selected - 1 {
-                let threshold = if place == NO_ROW { f32::NAN } else { score };
-                global::store(thresholds.wrapping_add(query as usize), threshold);
-                global::store(counts.wrapping_add(query as usize), selected);
+        while first < selected {
+            let at = first + lane;
+            let mut is_found = false;
+            if at < selected {
+                let score = global::load_nc(scores.wrapping_add(from + at as usize));
+                let place = global::load_nc(places.wrapping_add(from + at as usize));
+                global::store(list_scores.wrapping_add(to + at as usize), score);
+                global::store(list_places.wrapping_add(to + at as usize), place);
+                is_found = place != NO_ROW && score < f32::INFINITY;
             }
-            at += 32;
+            // Scores ascend, so those that are found come first.
+            found += warp::ballot(FULL_MASK, is_found).count_ones();
+            first += 32;
+        }
+        if lane == 0 {
+            let has_threshold = found >= least && found > 0;
+            let threshold =
+                if has_threshold { global::load_nc(scores.wrapping_add(from + found as usize - 1)) } else { f32::NAN };
+            global::store(thresholds.wrapping_add(query as usize), threshold);
+            global::store(counts.wrapping_add(query as usize), selected);
         }
     }
 }

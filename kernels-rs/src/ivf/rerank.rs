@@ -8,7 +8,7 @@
 //!
 //! # Algorithm
 //! ```text
-//! for each selected place of the query's row:
+//! for each selected place of the query's row (of a score that rows share: for each of them):
 //!     place -> probe (binary search among the offsets) -> list and row of the storage; padding and filtered rows are dropped
 //!     canonical distance of query and row; entry = (distance, rank of the row's id)
 //! sort the entries; the first k are the result if
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! The comparison is strict, so no other vector can tie with the k-th. E covers the roundings of score, shift and
-//! canonical distance (module [`crate::product::bounds`]). A query without certificate gets a flag, and the host
-//! selects more candidates.
+//! canonical distance (module [`crate::product::bounds`]). A query without certificate gets a flag, and
+//! [`crate::ivf::rescan`] completes it.
 //!
 //! The rank decides the order of equal distances. Ranks ascend with ids, so the vector with the lower id is better.
 //!
@@ -174,15 +174,52 @@ impl Rerank {
     #[device_inline]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
         let Certificate { selected, row_count, .. } = self.certificate;
-        let ProbedLists { probes, probed_lists, offsets, list_starts, lengths, shared_scores, ranks, filter } =
-            self.lists;
-        let (at, of) = if shared_scores == 0 { (at, 0) } else { (at / SHARING, at % SHARING) };
-        // SAFETY: the places are in the query's row, so the last probe that starts at or before a place contains it.
+        let (at, of) = if self.lists.shared_scores == 0 { (at, 0) } else { (at / SHARING, at % SHARING) };
+        // SAFETY: the caller promises the place.
         unsafe {
             let place = global::load_nc(self.places.wrapping_add(query as usize * selected as usize + at as usize));
-            if place == NO_ROW {
-                return [0, 0, NO_ROW];
-            }
+            self.lists.vector_at(query, place, of, row_count)
+        }
+    }
+}
+
+/// The lists in which the candidates of queries are.
+#[group]
+#[derive(Default)]
+pub struct ProbedLists {
+    /// Number of probes of a query.
+    pub probes: u32,
+    /// `probes` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the
+    /// storage.
+    pub probed_lists: Option<Ptr<u32>>,
+    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probed_lists` is absent.
+    pub offsets: Ptr<u32>,
+    /// The first row of each list in the storage; empty if `probed_lists` is absent.
+    pub list_starts: Ptr<u32>,
+    /// The number of vectors of each list; empty if `probed_lists` is absent.
+    pub lengths: Ptr<u32>,
+    /// 1 if rows share scores ([`crate::ivf::pairs::SHARING`]), else 0; only with `probed_lists`.
+    pub shared_scores: u32,
+    /// The rank of each row's id; absent if the row is the rank.
+    pub ranks: Option<Ptr<u32>>,
+    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
+    pub filter: Option<Ptr<u32>>,
+}
+
+impl ProbedLists {
+    /// List, storage row and rank of the vector whose score is at `place` of the query's row, or of number `of` of those
+    /// that share it; the rank is `NO_ROW` if there is no vector. Without lists the storage has `row_count` rows.
+    ///
+    /// # Safety
+    /// The arrays cover the query; the place is in its row, or `NO_ROW`.
+    #[device_inline]
+    pub(crate) unsafe fn vector_at(&self, query: u32, place: u32, of: u32, row_count: u32) -> [u32; 3] {
+        let &ProbedLists { probes, probed_lists, offsets, list_starts, lengths, shared_scores, ranks, filter } = self;
+        if place == NO_ROW {
+            return [0, 0, NO_ROW];
+        }
+        // SAFETY: the place is in the query's row, so the last probe that starts at or before it contains it.
+        unsafe {
             let (list, row) = if let Some(probed_lists) = probed_lists {
                 let first = query as usize * probes as usize;
                 let (mut low, mut high) = (0, probes);
@@ -216,29 +253,6 @@ impl Rerank {
             [list, row, if passes { rank } else { NO_ROW }]
         }
     }
-}
-
-/// The lists in which the candidates of queries are.
-#[group]
-#[derive(Default)]
-pub struct ProbedLists {
-    /// Number of probes of a query.
-    pub probes: u32,
-    /// `probes` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the
-    /// storage.
-    pub probed_lists: Option<Ptr<u32>>,
-    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probed_lists` is absent.
-    pub offsets: Ptr<u32>,
-    /// The first row of each list in the storage; empty if `probed_lists` is absent.
-    pub list_starts: Ptr<u32>,
-    /// The number of vectors of each list; empty if `probed_lists` is absent.
-    pub lengths: Ptr<u32>,
-    /// 1 if rows share scores ([`crate::ivf::pairs::SHARING`]), else 0; only with `probed_lists`.
-    pub shared_scores: u32,
-    /// The rank of each row's id; absent if the row is the rank.
-    pub ranks: Option<Ptr<u32>>,
-    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
-    pub filter: Option<Ptr<u32>>,
 }
 
 /// The values that the certificate of a result depends on.

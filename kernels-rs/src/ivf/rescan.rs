@@ -23,8 +23,11 @@
 //! ```
 //!
 //! At least probes centroids have a distance of at most b + shift + E, and fewer than probes have one below b + shift -
-//! E. So a margin of 2 E is enough; the third E covers roundings of the comparison. If the scores of all vectors are
-//! not in memory, because the scan appended candidates, all vectors of the probed lists are compared.
+//! E. So a margin of 2 E is enough; the third E covers roundings of the comparison.
+//!
+//! If the scan appended candidates, the scores of all vectors are not in memory. All vectors with a score up to a
+//! threshold t are candidates. So if t + shift - E > d, only candidates are compared. Otherwise, or if there was no room
+//! for all of them, all vectors of the probed lists are.
 //!
 //! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries
 //! that fill their places ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within
@@ -40,8 +43,11 @@
 //!
 //! # Cost
 //! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs
-//! (H200, 2026-11-26). Otherwise one read of the query's scores, and the distances of the vectors near the k-th, for
-//! each 32 results.
+//! (H200, 2026-11-26). Otherwise one read of the query's scores or candidates, and the distances of the vectors near the
+//! k-th, for each 32 results. A query without either takes its block 54 ns for each vector of its lists (a billion × 96,
+//! 5 bits, H200, 2026-12-01), which is what the whole search then waits for: of 1,000,000 × 384 sentence embeddings in
+//! 1,024 lists, 10,000 queries of 32 lists took 3.8 ms with scores of all vectors, and of 64 lists 12.9 with candidates
+//! of which this kernel did not know.
 //!
 //! Queries that blocks share: one query of 4,096 lists with a mean of 244 vectors of 128 components, k = 10, from host
 //! memory and back, µs (median of three medians, H200, 2026-11-26, revisions ff1c09f and 37844f6, record
@@ -160,6 +166,12 @@ pub struct Rescan {
     pub counts: Option<Ptr<u32>>,
     /// Neighbours only: number of candidates of a query for which there was room.
     pub room: u32,
+    /// Neighbours only: the scores of the candidates, `room` for each query; absent: they are not looked at.
+    pub candidate_scores: Option<Ptr<f32>>,
+    /// Neighbours only: the places of the candidates in the query's row, laid out as the scores.
+    pub candidate_places: Ptr<u32>,
+    /// Neighbours only: the score of each query up to which all vectors are candidates; NaN: not known.
+    pub thresholds: Ptr<f32>,
     /// Neighbours only: number of results of a query, at least 1; at most [`PASS`] if queries are shared.
     pub k: u32,
     /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or
@@ -283,11 +295,22 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
             metric.badness(global::load(keys.wrapping_add(first + k as usize - 1)))
         };
         let scores = launch.scores_of(query as usize);
+        let candidates = launch.candidates_within(query, worst);
         let mut floor = None;
         let mut done = 0;
         while done < k {
             let mut queue = Queue::new((k - done).min(PASS), floor);
             let (mut probe, mut before) = (0, 0);
+            // If the candidates are enough, no list is looked at.
+            if let Some(count) = candidates {
+                let mut first = 32 * own;
+                while first < count && floor != Some(EMPTY) {
+                    let row = launch.candidate(query, first + lane, count, worst);
+                    offer_apart(&x, rows, row, &mut queue);
+                    first += 32 * warps;
+                }
+                probe = probes;
+            }
             while probe < probes && floor != Some(EMPTY) {
                 // Each lane has a list, and the lists have their pieces one after the other.
                 let list =
@@ -454,7 +477,7 @@ impl ProbedList {
 #[derive(Clone, Copy)]
 struct RowScores {
     row: *const f32,
-    shift: f32,
+    shift: f64,
     error: f64,
 }
 
@@ -483,12 +506,69 @@ impl Rescan {
         // SAFETY: as the caller promises.
         self.scores.map(|scores| unsafe {
             let row = scores.wrapping_add(global::load_nc(self.row_starts.wrapping_add(query)) as usize);
+            let [shift, error] = self.shift_and_error(query);
+            RowScores { row, shift, error }
+        })
+    }
+
+    /// Number of candidates of a query, if all vectors that are at most as far as `worst`, a distance as smaller is
+    /// better, are among them.
+    ///
+    /// # Safety
+    /// The fields have the query.
+    #[device_inline]
+    unsafe fn candidates_within(&self, query: u32, worst: f32) -> Option<u32> {
+        let (scores, counts) = (self.candidate_scores, self.counts?);
+        scores?;
+        let query = query as usize;
+        // SAFETY: as the caller promises.
+        unsafe {
+            let count = global::load_nc(counts.wrapping_add(query));
+            let [shift, error] = self.shift_and_error(query);
+            let threshold = global::load_nc(self.thresholds.wrapping_add(query)) as f64;
+            // False if an operand is NaN.
+            let all = count <= self.room && threshold + shift - error > worst as f64;
+            if all { Some(count) } else { None }
+        }
+    }
+
+    /// List, storage row and rank of candidate `at` of a query with `count` candidates; the rank is `NO_ROW` if there is
+    /// none, or if it is surely farther than `worst`.
+    ///
+    /// # Safety
+    /// The fields have the query and as many candidates.
+    #[device_inline]
+    unsafe fn candidate(&self, query: u32, at: u32, count: u32, worst: f32) -> [u32; 3] {
+        if at >= count {
+            return [0, 0, NO_ROW];
+        }
+        let at = query as usize * self.room as usize + at as usize;
+        // SAFETY: as the caller promises; candidates have scores and places in the query's row.
+        unsafe {
+            let [shift, error] = self.shift_and_error(query as usize);
+            let score = global::load_nc(self.candidate_scores.unwrap_unchecked().wrapping_add(at)) as f64;
+            if score + shift - error > worst as f64 {
+                return [0, 0, NO_ROW];
+            }
+            let place = global::load_nc(self.candidate_places.wrapping_add(at));
+            self.lists.vector_at(query, place, 0, 0)
+        }
+    }
+
+    /// The shift of a query, and the bound of the error of its scores.
+    ///
+    /// # Safety
+    /// The fields have the query.
+    #[device_inline]
+    unsafe fn shift_and_error(&self, query: usize) -> [f64; 2] {
+        // SAFETY: as the caller promises.
+        unsafe {
             let shift = match self.shifts {
                 Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
                 None => 0.0,
             };
-            RowScores { row, shift, error: global::load_nc(self.errors.wrapping_add(query)) as f64 }
-        })
+            [shift as f64, global::load_nc(self.errors.wrapping_add(query)) as f64]
+        }
     }
 
     /// A list that a query probes; an empty one if there is none.
@@ -535,7 +615,7 @@ impl Rescan {
             {
                 let shared = self.lists.shared_scores;
                 let score = scores.wrapping_add(list.offset as usize + score_of(at, shared) as usize);
-                let middle = global::load_nc(score) as f64 + shift as f64;
+                let middle = global::load_nc(score) as f64 + shift;
                 // A shared score is at most that of the row.
                 row.most = if shared == 0 { middle + error } else { f64::INFINITY };
                 // False if an operand is NaN.
@@ -552,6 +632,18 @@ impl Rescan {
         }
         row
     }
+}
+
+/// Offers the row of each lane that has one, which may be of different lists. All 32 lanes arrive.
+///
+/// # Safety
+/// The rows exist.
+#[device_inline]
+unsafe fn offer_apart<R: Decode>(x: &Query<R::Query>, rows: R, [list, row, rank]: [u32; 3], queue: &mut Queue) {
+    let at = |lane: u32| [list, row].map(|of| warp::shuffle_idx(FULL_MASK, of, lane));
+    // SAFETY: as the caller promises.
+    let badness = unsafe { compared_at(x, rows, rank != NO_ROW, at) };
+    queue.offer(badness, rank, rank != NO_ROW);
 }
 
 /// Offers the row of each lane that takes one, with a payload. All 32 lanes arrive.
@@ -574,20 +666,30 @@ unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: 
 /// The rows exist.
 #[device_inline]
 unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32 {
+    // SAFETY: as the caller promises.
+    unsafe { compared_at(x, rows, row.takes, |lane| [row.list, row.first + lane]) }
+}
+
+/// As [`compared`], of the lanes that take a row; `at` tells list and storage row of a lane to all lanes.
+///
+/// # Safety
+/// The rows exist.
+#[device_inline]
+unsafe fn compared_at<R: Decode>(x: &Query<R::Query>, rows: R, takes: bool, at: impl Fn(u32) -> [u32; 2]) -> f32 {
     let lane = warp::lane_id();
-    let mut left = warp::ballot(FULL_MASK, row.takes);
+    let mut left = warp::ballot(FULL_MASK, takes);
     let mut own = 0.0;
     while left != 0 {
         // After the last row this row is evaluated again.
         let mut place = [0u32; BATCH];
-        let mut number = [0u32; BATCH];
+        let (mut list, mut number) = ([0u32; BATCH], [0u32; BATCH]);
         unroll::<BATCH>(|b| {
             place[b] = if left == 0 { place[b.max(1) - 1] } else { left.trailing_zeros() };
-            number[b] = row.first + place[b];
+            [list[b], number[b]] = at(place[b]);
             left &= left.wrapping_sub(1);
         });
         // SAFETY: as the caller promises.
-        let distances = unsafe { x.distances(rows, &[row.list; BATCH], &number, lane) };
+        let distances = unsafe { x.distances(rows, &list, &number, lane) };
         unroll::<BATCH>(|b| own = if lane == place[b] { distances[b] } else { own });
     }
     x.metric.badness(own as f32 + 0.0)

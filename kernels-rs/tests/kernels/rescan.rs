@@ -16,13 +16,15 @@ use warpann_kernels::ivf::rescan::{Rescan, RescanProbes, Rescanned};
 use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
-use crate::lists::{Lists, METRICS, badness, distance, stored, units};
+use crate::lists::{Found, Lists, METRICS, badness, distance, stored, units};
 
 /// How the queries are compared.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     filtered: bool,
     scored: bool,
+    /// Whether candidates up to a threshold are known.
+    listed: bool,
     /// Blocks that share each query, and rows of a piece; 0 for the queries without a certificate.
     shared: (u32, u32),
     multiprocessors: u32,
@@ -90,8 +92,40 @@ impl Buffers {
     }
 }
 
+/// The candidates of a query up to a threshold, with their scores. The best vector is not among them, so that a result
+/// tells what was compared.
+struct Candidates {
+    threshold: f32,
+    all: Vec<(Found, f32)>,
+}
+
+impl Candidates {
+    fn of(random: &mut Random, lists: &Lists, query: usize) -> Candidates {
+        let score = |found: &Found| lists.scores[lists.row_starts[query] as usize + found.place as usize];
+        let mut all: Vec<_> = lists.all(query, None).into_iter().map(|found| (found, score(&found))).collect();
+        let any = if all.is_empty() { 0.0 } else { all[random.below(all.len())].1 };
+        let threshold = if random.once_in(6) { f32::NAN } else { any };
+        all.retain(|(_, score)| *score <= any);
+        all.drain(..all.len().min(1));
+        Candidates { threshold, all }
+    }
+
+    /// The candidates among `accepted` that are not surely farther than `worst`, if others cannot be nearer than that.
+    fn compared(&self, lists: &Lists, query: usize, worst: f32, accepted: &[Found]) -> Option<Vec<Found>> {
+        let [shift, error] = [lists.shifts[query], lists.errors[query]].map(f64::from);
+        let least = |score: f32| f64::from(score) + shift - error;
+        let near = self.all.iter().filter(|(found, score)| accepted.contains(found) && least(*score) <= worst.into());
+        (least(self.threshold) > worst.into()).then(|| near.map(|(found, _)| *found).collect())
+    }
+}
+
 /// Compares the queries without a certificate, or all where blocks share them.
 fn check(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way) {
+    check_some(random, lists, key, k, way, &mut 0);
+}
+
+/// As [`check`]; adds the number of queries of which only candidates were compared.
+fn check_some(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way, compared_some: &mut usize) {
     let queries = lists.query_count();
     let filter = way.filtered.then_some(&lists.filter[..]);
     let all: Vec<_> = (0..queries).map(|query| lists.all(query, filter)).collect();
@@ -102,9 +136,26 @@ fn check(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way) {
         before[query * k + k - 1] = lists.results(known, k).0[k - 1];
     }
     let flags: Vec<u32> = (0..queries).map(|_| 3 * random.below(2) as u32).collect();
-    let counts: Vec<u32> = (0..queries).map(|_| 10 + random.below(2) as u32).collect();
+    let candidates: Vec<_> = (0..queries).map(|query| Candidates::of(random, lists, query)).collect();
+    // Some queries had no room for all of their candidates.
+    let room = if way.listed { candidates.iter().map(|of| of.all.len()).max().unwrap() as u32 } else { 10 };
+    let of_query = |of: &Candidates| if way.listed { of.all.len() as u32 } else { 10 + random.below(2) as u32 };
+    let mut counts: Vec<u32> = candidates.iter().map(of_query).collect();
+    counts[0] += room + 1 - counts[0].min(room + 1);
     let buffers = Buffers::of(lists, key);
     let counts_at = Buffer::from_slice(&counts);
+    let (mut listed_scores, mut listed_places) = (Vec::new(), Vec::new());
+    for of in &candidates {
+        let all = of.all.iter().map(|(found, score)| (*score, found.place));
+        let (mut scores, mut places): (Vec<f32>, Vec<u32>) = all.unzip();
+        scores.resize(room as usize, f32::NEG_INFINITY);
+        places.resize(room as usize, 0);
+        listed_scores.append(&mut scores);
+        listed_places.append(&mut places);
+    }
+    let thresholds: Vec<f32> = candidates.iter().map(|of| of.threshold).collect();
+    let (listed_scores, listed_places) = (Buffer::from_slice(&listed_scores), Buffer::from_slice(&listed_places));
+    let thresholds_at = Buffer::from_slice(&thresholds);
     let mut keys = Buffer::from_slice(&before);
     let mut ranks = Buffer::from_slice(&vec![77u32; queries * k]);
     let mut flags_at = Buffer::from_slice(&flags);
@@ -113,7 +164,10 @@ fn check(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way) {
     let launch = Rescan {
         flags: flags_at.as_mut_ptr(),
         counts: Some(counts_at.as_ptr()),
-        room: 10,
+        room,
+        candidate_scores: way.listed.then(|| listed_scores.as_ptr()),
+        candidate_places: listed_places.as_ptr(),
+        thresholds: thresholds_at.as_ptr(),
         k: k as u32,
         entries: entries.as_mut_ptr(),
         finished: finished.as_mut_ptr(),
@@ -129,9 +183,14 @@ fn check(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Way) {
     for query in 0..queries {
         let at = query * k..(query + 1) * k;
         let what = format!("{:?}, {key:?}, k {k}, {} lists, {way:?}, query {query}", lists.metric, lists.probes);
-        let lacks = flags[query] != 0 || counts[query] > 10;
+        let lacks = flags[query] != 0 || counts[query] > room;
+        let worst = badness(lists.metric, before[at.end - 1]);
+        let some = candidates[query].compared(lists, query, worst, &all[query]);
+        let some = some.filter(|_| way.listed && counts[query] <= room);
+        *compared_some += usize::from(lacks && some.is_some());
+        let found = some.as_ref().unwrap_or(&all[query]);
         let (distances, of) =
-            if shared || lacks { lists.results(&all[query], k) } else { (before[at.clone()].to_vec(), vec![77; k]) };
+            if shared || lacks { lists.results(found, k) } else { (before[at.clone()].to_vec(), vec![77; k]) };
         assert_eq!((&keys[at.clone()], &ranks[at]), (&distances[..], &of[..]), "{what}");
         assert_eq!(flags_after[query], if shared { 0 } else { flags[query] }, "{what}");
     }
@@ -145,12 +204,34 @@ fn queries_without_a_certificate_find_the_best_of_their_lists() {
         let key = [RowKey::F32, RowKey::U8, RowKey::F16, RowKey::I8, RowKey::Bf16][turn % 5];
         for (probes, most, k) in [(1, 70, 1), (5, 40, 32), (36, 12, 33), (8, 50, 70)] {
             let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 4, probes);
-            let way = Way { filtered: turn % 2 == 0, scored: turn % 3 != 0, shared: (0, 0), multiprocessors: 4 };
+            let way = Way {
+                filtered: turn % 2 == 0,
+                scored: turn % 3 != 0,
+                listed: false,
+                shared: (0, 0),
+                multiprocessors: 4,
+            };
             check(&mut random, &lists, key, k, way);
             let lists = lists.sharing(&mut random);
             check(&mut random, &lists, key, k, Way { scored: true, ..way });
         }
     }
+}
+
+/// Candidates up to a threshold are enough, unless it is too low or there was no room for all.
+#[test]
+fn queries_find_the_best_of_their_candidates() {
+    let mut random = Random::new(68);
+    let mut compared_some = 0;
+    for (turn, metric) in METRICS.into_iter().cycle().take(12).enumerate() {
+        let key = [RowKey::F32, RowKey::U8, RowKey::F16, RowKey::I8, RowKey::Bf16][turn % 5];
+        for (probes, most, k) in [(2, 70, 1), (5, 40, 7), (36, 12, 33), (8, 50, 70)] {
+            let lists = Lists::random(&mut random, metric, [3, 12][turn % 2], 40, most, 6, probes);
+            let way = Way { filtered: turn % 2 == 0, scored: false, listed: true, shared: (0, 0), multiprocessors: 4 };
+            check_some(&mut random, &lists, key, k, way, &mut compared_some);
+        }
+    }
+    assert!(compared_some > 20, "{compared_some}");
 }
 
 /// Squared L2 of bits is the number of those that differ.
@@ -160,7 +241,7 @@ fn queries_of_bits_find_the_best_of_their_lists() {
     for (turn, (dim, probes, most, k)) in [(32, 1, 70, 1), (96, 5, 40, 32), (4_128, 8, 20, 33)].into_iter().enumerate()
     {
         let lists = Lists::of_numbers(2, &mut random, Metric::L2, dim, (40, most), (4, probes));
-        let way = Way { filtered: turn == 1, scored: turn != 2, shared: (0, 0), multiprocessors: 4 };
+        let way = Way { filtered: turn == 1, scored: turn != 2, listed: false, shared: (0, 0), multiprocessors: 4 };
         check(&mut random, &lists, RowKey::Bits, k, way);
     }
 }
@@ -171,7 +252,7 @@ fn few_blocks_serve_many_queries() {
     let mut random = Random::new(62);
     for (queries, multiprocessors) in [(40, 1), (9, 2)] {
         let lists = Lists::random(&mut random, Metric::L2, 4, 6, 10, queries, 2);
-        let way = Way { filtered: false, scored: true, shared: (0, 0), multiprocessors };
+        let way = Way { filtered: false, scored: true, listed: false, shared: (0, 0), multiprocessors };
         check(&mut random, &lists, RowKey::F32, 3, way);
     }
 }
@@ -182,7 +263,13 @@ fn blocks_that_share_a_query_join_their_entries() {
     for (turn, (blocks, piece)) in [(1, 32), (2, 5), (3, 1), (40, 32)].into_iter().enumerate() {
         for (probes, most, k) in [(2, 60, 1), (9, 30, 32), (40, 7, 10)] {
             let lists = Lists::random(&mut random, METRICS[turn % 3], 5, 40, most, 2, probes);
-            let way = Way { filtered: turn % 2 == 1, scored: false, shared: (blocks, piece), multiprocessors: 4 };
+            let way = Way {
+                filtered: turn % 2 == 1,
+                scored: false,
+                listed: false,
+                shared: (blocks, piece),
+                multiprocessors: 4,
+            };
             check(&mut random, &lists, RowKey::F32, k, way);
         }
     }
@@ -203,7 +290,13 @@ fn vectors_within_a_radius_are_counted() {
 /// Counts for three of seven queries.
 fn check_counts(lists: &Lists, key: RowKey, turn: usize) {
     let metric = lists.metric;
-    let way = Way { filtered: turn.is_multiple_of(2), scored: turn % 3 != 1, shared: (0, 0), multiprocessors: 1 };
+    let way = Way {
+        filtered: turn.is_multiple_of(2),
+        scored: turn % 3 != 1,
+        listed: false,
+        shared: (0, 0),
+        multiprocessors: 1,
+    };
     let filter = way.filtered.then_some(&lists.filter[..]);
     let buffers = Buffers::of(lists, key);
     // A distance that occurs, so that vectors lie on the border.

@@ -265,11 +265,14 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::run`], of which this is the last step.
     unsafe fn rescan(&self) -> Result<()> {
-        let (found, room) = (self.found(), self.plan.room());
+        let (found, lists) = (self.found(), self.plan.fine.lists(self.candidates(), self.counts()));
         let launch = Rescan {
             flags: found.flags,
-            counts: room.map(|_| self.counts().into()),
-            room: room.unwrap_or(0),
+            counts: lists.map(|lists| lists.counts.into()),
+            room: lists.map_or(0, |lists| lists.capacity),
+            candidate_scores: lists.map(|lists| lists.scores.into()),
+            candidate_places: lists.map_or(Ptr::empty(), |lists| lists.places.into()),
+            thresholds: lists.map_or(Ptr::empty(), |lists| lists.thresholds.into()),
             k: self.plan.search_shape.k,
             keys: found.keys,
             out_ranks: found.ranks,
