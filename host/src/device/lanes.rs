@@ -56,7 +56,7 @@ pub(crate) struct Lane {
 }
 
 /// Number of the counters of a lane.
-pub(crate) const COUNTERS: usize = 32;
+pub(crate) const COUNTERS: usize = 512;
 /// Number of lanes of an index, above which threads wait.
 const MOST_LANES: usize = 16;
 /// The same on the emulator, so that threads of small tests wait.

@@ -11,8 +11,9 @@
 //! such a query with all their vectors exactly, and the result needs no certificate.
 //!
 //! # Algorithm
-//! A block looks for queries without a certificate among up to 32 of them, one for each lane, and completes these one
-//! after the other. With fewer than `BLOCKS` queries for each multiprocessor a block has one query.
+//! Every block looks for the queries without a certificate among all. If there are fewer than blocks, as nearly always,
+//! up to 64 blocks share each; otherwise the blocks complete them in turn. For probes a block looks among up to 32
+//! queries, one for each lane, and completes these one after the other.
 //!
 //! ```text
 //! probes:     b = score of the probes-th best centroid                           // |score + shift - distance| <= E
@@ -37,17 +38,16 @@
 //! rows at a time and keeps its best 32 entries ([`WarpSelect`]). The block joins the entries of its warps. More than
 //! 32 results take further passes, which select among the entries after the last one.
 //!
-//! Of queries that are compared without scores ([`Rescan::shared_by`]) each has several blocks. Each writes its best k
-//! ≤ 32 entries to memory, and the last one to do so joins them. Pieces are then as short as needed so that all warps
-//! have one.
+//! Of blocks that share a query each writes its best k ≤ 32 entries to memory, and the last one to do so joins them. If
+//! all queries are compared ([`Rescan::shared_by`]), pieces are as short as needed so that all warps have one.
 //!
 //! # Cost
-//! Without such a query one launch that reads a word for each query: a block for each of 65,536 queries took 97 µs
-//! (H200, 2026-11-26). Otherwise one read of the query's scores or candidates, and the distances of the vectors near the
-//! k-th, for each 32 results. A query without either takes its block 54 ns for each vector of its lists (a billion × 96,
-//! 5 bits, H200, 2026-12-01), which is what the whole search then waits for: of 1,000,000 × 384 sentence embeddings in
-//! 1,024 lists, 10,000 queries of 32 lists took 3.8 ms with scores of all vectors, and of 64 lists 12.9 with candidates
-//! of which this kernel did not know.
+//! Without such a query one launch in which each block reads a word of each query. Otherwise one read of the query's
+//! scores or candidates, and the distances of the vectors near the k-th, for each 32 results. A query without either
+//! takes one block 54 ns for each vector of its lists (a billion × 96, 5 bits, H200, 2026-12-01), and the whole search
+//! waits for it. Before blocks shared such queries and looked at candidates, 10,000 queries of 32 of 1,024 lists took
+//! 3.8 ms with scores of all vectors, and of 64 lists 12.9 with candidates (1,000,000 × 384 sentence embeddings, f16).
+//! By that rate one such query explains the difference. What it takes now is not measured.
 //!
 //! Queries that blocks share: one query of 4,096 lists with a mean of 244 vectors of 128 components, k = 10, from host
 //! memory and back, µs (median of three medians, H200, 2026-11-26, revisions ff1c09f and 37844f6, record
@@ -94,8 +94,17 @@ pub const PASS: u32 = 32;
 pub const BLOCK_ROWS: u32 = WARPS as u32 * BATCH as u32;
 /// Number of entries that a thread reads at once to join those of all blocks.
 const JOINED: usize = 8;
-/// Number of blocks that count for each multiprocessor.
+/// Number of queries whose words a lane reads at once, because each is a round trip to memory.
+const LOOKED: usize = 8;
+/// Number of blocks that count, or complete queries, for each multiprocessor.
 const COUNTING_BLOCKS: u64 = 3;
+const COMPLETING_BLOCKS: u32 = 3;
+/// Largest number of blocks that share a query without a certificate: a warp of each then has some pieces of a few dozen
+/// lists.
+const MOST_SHARING: u32 = 64;
+/// Largest number of counters of queries that blocks share ([`Rescan::finished`]), if they share those without a
+/// certificate.
+pub const MOST_COUNTERS: u32 = 512;
 /// The best entries of a warp in a pass.
 type Queue = WarpSelect<1, { thread_queue(PASS) }>;
 
@@ -175,13 +184,15 @@ pub struct Rescan {
     /// Neighbours only: number of results of a query, at least 1; at most [`PASS`] if queries are shared.
     pub k: u32,
     /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or
-    /// not. 0: queries without a certificate are compared, each by one block, and have results already.
+    /// not. 0: queries without a certificate are compared, and have results already. Blocks share them if there are more
+    /// blocks than such queries, and k ≤ [`PASS`].
     pub shared_by: u32,
-    /// Number of rows of a piece if queries are shared: 1 to 32.
+    /// Number of rows of a piece if all queries are compared: 1 to 32.
     pub piece: u32,
-    /// Room for the entries of the blocks if queries are shared: `shared_by` · `k` for each query.
+    /// Neighbours only: room for `k` entries of each block, if blocks share queries.
     pub entries: PtrMut<u64>,
-    /// A counter of each query if queries are shared, 0 before and after the launch.
+    /// Neighbours only: counters that are 0 before and after the launch, if blocks share queries: one for each query, or
+    /// [`MOST_COUNTERS`] for those without a certificate.
     pub finished: PtrMut<u32>,
     /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance
     /// if there are fewer.
@@ -197,37 +208,26 @@ pub struct Rescan {
 }
 
 impl Rescan {
-    /// A block for some queries, or `shared_by` blocks for each; for counts a fixed number of blocks, which share the
-    /// lists of all listed queries.
+    /// `shared_by` blocks for each query, or [`completing_blocks`] for those without a certificate; for counts a fixed
+    /// number of blocks, which share the lists of all listed queries.
     pub fn config(&self, what: Rescanned, multiprocessors: u32) -> LaunchConfig {
         match what {
             Rescanned::Neighbors if self.shared_by > 0 => {
                 LaunchConfig::linear(self.query_count as u64 * self.shared_by as u64, THREADS)
             }
-            Rescanned::Neighbors => blocks_for(self.query_count, multiprocessors),
+            Rescanned::Neighbors => LaunchConfig::linear(completing_blocks(multiprocessors) as u64, THREADS),
             Rescanned::Count => LaunchConfig::linear(multiprocessors as u64 * COUNTING_BLOCKS, THREADS),
-        }
-    }
-
-    /// Whether `query` has no certificate.
-    ///
-    /// # Safety
-    /// The query is below `query_count`.
-    #[device_inline]
-    unsafe fn lacks_certificate(&self, query: u32) -> bool {
-        let query = query as usize;
-        // SAFETY: as the caller promises.
-        unsafe {
-            let overflows = match self.counts {
-                Some(counts) => global::load_nc(counts.wrapping_add(query)) > self.room,
-                None => false,
-            };
-            overflows || global::load(self.flags.wrapping_add(query)) != 0
         }
     }
 }
 
-/// Blocks for the queries of a launch.
+/// Number of blocks that complete the queries without a certificate.
+pub const fn completing_blocks(multiprocessors: u32) -> u32 {
+    let blocks = multiprocessors.saturating_mul(COMPLETING_BLOCKS);
+    if blocks < 2 * MOST_COUNTERS { blocks } else { 2 * MOST_COUNTERS }
+}
+
+/// Blocks for the queries of a launch of [`RescanProbes`].
 fn blocks_for(query_count: u32, multiprocessors: u32) -> LaunchConfig {
     let queries = (query_count / (multiprocessors * BLOCKS).max(1)).clamp(1, 32);
     LaunchConfig::linear(query_count.div_ceil(queries) as u64, THREADS)
@@ -253,6 +253,113 @@ fn each_query((first, mut left): (u32, u32), mut complete: impl FnMut(u32)) {
     }
 }
 
+/// The queries without a certificate, which all blocks number in the same way.
+struct Lacking<'a> {
+    launch: &'a Rescan,
+    /// Room for the number of these queries that each warp found, and for one more word.
+    found: SharedPtr<u32>,
+}
+
+impl Lacking<'_> {
+    /// Calls `each` with 32 of the warp's part of all queries after another: the first one, and a bit for each that lacks
+    /// a certificate.
+    ///
+    /// # Safety
+    /// As [`Rescan`].
+    #[device_inline]
+    unsafe fn of_warp(&self, mut each: impl FnMut(u32, u32)) {
+        let &Rescan { query_count, flags, counts, room, .. } = self.launch;
+        let part = query_count.div_ceil(THREADS) * 32;
+        let mut first = (warp::warp_id() * part).min(query_count);
+        let end = (first + part).min(query_count);
+        while first < end {
+            let query = |turn: usize| first + 32 * turn as u32 + warp::lane_id();
+            // Lanes behind the end read the last query again, so that no load waits for a branch.
+            let at = |turn: usize| query(turn).min(end - 1) as usize;
+            let (mut flagged, mut counted) = ([0; LOOKED], [0; LOOKED]);
+            // SAFETY: the query exists.
+            unsafe {
+                unroll::<LOOKED>(|turn| flagged[turn] = global::load(flags.wrapping_add(at(turn))));
+                if let Some(counts) = counts {
+                    unroll::<LOOKED>(|turn| counted[turn] = global::load_nc(counts.wrapping_add(at(turn))));
+                }
+            }
+            unroll::<LOOKED>(|turn| {
+                let lacks = query(turn) < end && (flagged[turn] != 0) | (counted[turn] > room);
+                each(first + 32 * turn as u32, warp::ballot(FULL_MASK, lacks));
+            });
+            first += 32 * LOOKED as u32;
+        }
+    }
+
+    /// Their number. All threads of the block arrive.
+    ///
+    /// # Safety
+    /// As [`Rescan`].
+    #[device_inline]
+    unsafe fn count(&self) -> u32 {
+        let (mut own, mut all) = (0, 0);
+        // SAFETY: as the caller promises; a barrier separates writes and reads.
+        unsafe {
+            self.of_warp(|_, lacking| own += lacking.count_ones());
+            if warp::lane_id() == 0 {
+                self.found.add(warp::warp_id()).store(own);
+            }
+            thread::sync_threads();
+            unroll::<WARPS>(|warp| all += self.found.add(warp as u32).load());
+        }
+        all
+    }
+
+    /// Number `slot` of them. All threads of the block arrive.
+    ///
+    /// # Safety
+    /// As [`Rescan`]; the slot is below [`Self::count`], which precedes this.
+    #[device_inline]
+    unsafe fn get(&self, slot: u32) -> u32 {
+        let mut before = 0;
+        // SAFETY: as the caller promises; barriers separate writes and reads.
+        unsafe {
+            let to = self.found.add(WARPS as u32);
+            unroll::<WARPS>(|warp| {
+                before += if (warp as u32) < warp::warp_id() { self.found.add(warp as u32).load() } else { 0 };
+            });
+            let own = self.found.add(warp::warp_id()).load();
+            if before <= slot && slot < before + own {
+                self.of_warp(|first, lacking| {
+                    let end = before + lacking.count_ones();
+                    if before <= slot && slot < end {
+                        let mut left = lacking;
+                        while before < slot {
+                            left &= left - 1;
+                            before += 1;
+                        }
+                        if warp::lane_id() == 0 {
+                            to.store(first + left.trailing_zeros());
+                        }
+                    }
+                    before = end;
+                });
+            }
+            thread::sync_threads();
+            let query = to.load();
+            // The next slot is written after this.
+            thread::sync_threads();
+            query
+        }
+    }
+}
+
+/// The blocks that share a query.
+#[derive(Clone, Copy)]
+struct Sharing {
+    /// The number of the query among those that are shared.
+    slot: u32,
+    /// The number of this block among the query's, and the number of all of them.
+    block: u32,
+    blocks: u32,
+}
+
 /// All threads of the block stay together.
 ///
 /// # Safety
@@ -260,35 +367,45 @@ fn each_query((first, mut left): (u32, u32), mut complete: impl FnMut(u32)) {
 #[device_inline]
 pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
     let best = shared_array!(u64, THREADS as usize);
-    let block = thread::block_idx_x();
-    // SAFETY: the caller promises the shapes; all queries are below `query_count`.
-    let lacks = |query| unsafe { launch.lacks_certificate(query) };
-    let (queries, share) = match block.checked_div(launch.shared_by) {
-        Some(query) => ((query, 1), block % launch.shared_by),
-        None => (lacking(launch.query_count, lacks), 0),
-    };
-    // One call for both: the body is inlined, and with two this was the largest kernel of all.
-    // SAFETY: as above; if blocks share queries, there are `shared_by` blocks for each.
-    each_query(queries, |query| unsafe { rescan_query::<R>(&launch, query, share, best) });
+    let lacking = Lacking { launch: &launch, found: shared_array!(u32, WARPS + 1) };
+    let (block, grid) = (thread::block_idx_x(), thread::grid_dim_x());
+    // SAFETY: the caller promises the shapes; all threads of a block have the same numbers.
+    unsafe {
+        let all = launch.shared_by > 0;
+        let slots = if all { launch.query_count } else { lacking.count() };
+        let blocks = match grid.checked_div(slots) {
+            None => return,
+            _ if all => launch.shared_by,
+            Some(each) if launch.k <= PASS => each.clamp(1, MOST_SHARING),
+            Some(_) => 1,
+        };
+        let mut slot = block / blocks;
+        // With several blocks for a query there is one turn. One call for all: the body is inlined, and with two this was
+        // the largest kernel of all.
+        while slot < slots {
+            let query = if all { slot } else { lacking.get(slot) };
+            rescan_query::<R>(&launch, query, Sharing { slot, block: block % blocks, blocks }, best);
+            slot += grid / blocks;
+        }
+    }
 }
 
-/// Completes one query, or does the share of block number `block` of those that share it. All threads of the block stay
-/// together.
+/// Completes one query, or does the share of a block of those that share it. All threads of the block stay together.
 ///
 /// # Safety
 /// As [`Rescan`]; the query is below `query_count`, and `best` has a place for each thread.
 #[device_inline]
-unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best: SharedPtr<u64>) {
+unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, sharing: Sharing, best: SharedPtr<u64>) {
     let &Rescan { stride, metric, k, keys, out_ranks, lists: ProbedLists { probes, .. }, shared_by, .. } = launch;
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
-    let (warps, piece) = if shared_by > 0 { (shared_by * WARPS as u32, launch.piece) } else { (WARPS as u32, PASS) };
-    let own = block * WARPS as u32 + warp;
+    let piece = if shared_by > 0 { launch.piece } else { PASS };
+    let (own, warps) = (sharing.block * WARPS as u32 + warp, sharing.blocks * WARPS as u32);
     // SAFETY: for the whole body, as the caller promises.
     unsafe {
         let rows = R::of(&launch.stored, stride);
         let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
         let first = query as usize * k as usize;
-        // Every thread reads this before the first barrier, and results are written after it.
+        // Every thread reads this before the first barrier, and results are written after it, by the last of the blocks.
         let worst = if shared_by > 0 {
             f32::INFINITY
         } else {
@@ -333,8 +450,8 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
                 probe += 32;
             }
             let mut entry = joined(queue, best);
-            if shared_by > 1 {
-                let Some(of_all) = joined_of_blocks(launch, query, block, entry, best) else { return };
+            if sharing.blocks > 1 {
+                let Some(of_all) = joined_of_blocks(launch, sharing, entry, best) else { return };
                 entry = of_all;
             }
             let slot = done + lane;
@@ -361,21 +478,22 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, block: u32, best:
 /// # Safety
 /// As [`Rescan`]; `best` has a place for each thread, and no other thread uses it.
 #[device_inline]
-unsafe fn joined_of_blocks(launch: &Rescan, query: u32, block: u32, entry: u64, best: SharedPtr<u64>) -> Option<u64> {
-    let &Rescan { k, shared_by, entries, finished, .. } = launch;
+unsafe fn joined_of_blocks(launch: &Rescan, sharing: Sharing, entry: u64, best: SharedPtr<u64>) -> Option<u64> {
+    let &Rescan { k, entries, finished, .. } = launch;
+    let Sharing { slot, block, blocks } = sharing;
     let (lane, warp, thread) = (warp::lane_id(), warp::warp_id(), thread::thread_idx_x());
-    let all = shared_by * k;
+    let all = blocks * k;
     // SAFETY: as the caller promises; k ≤ 32, and barriers stand between what different threads write and read.
     unsafe {
-        let entries = entries.wrapping_add(query as usize * all as usize);
-        let finished = finished.wrapping_add(query as usize);
+        let entries = entries.wrapping_add(slot as usize * all as usize);
+        let finished = finished.wrapping_add(slot as usize);
         if warp == 0 && lane < k {
             global::store(entries.wrapping_add((block * k + lane) as usize), entry);
             thread::fence();
         }
         thread::sync_threads();
         if thread == 0 {
-            let is_last = atomic::add_u32(finished, 1) == shared_by - 1;
+            let is_last = atomic::add_u32(finished, 1) == blocks - 1;
             if is_last {
                 global::store(finished, 0);
             }

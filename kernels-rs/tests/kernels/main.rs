@@ -16,6 +16,7 @@ mod filter;
 mod graph;
 mod list_rows;
 mod lists;
+mod pairs;
 mod pq;
 mod rerank;
 mod rescan;

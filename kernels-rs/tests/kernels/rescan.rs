@@ -12,7 +12,7 @@ use test_random::Random;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::encoding::StoredRows;
 use warpann_kernels::ivf::rerank::ProbedLists;
-use warpann_kernels::ivf::rescan::{Rescan, RescanProbes, Rescanned};
+use warpann_kernels::ivf::rescan::{Rescan, RescanProbes, Rescanned, completing_blocks};
 use warpann_kernels::product::element::RowKey;
 use warpann_kernels::product::metric::Metric;
 
@@ -159,8 +159,9 @@ fn check_some(random: &mut Random, lists: &Lists, key: RowKey, k: usize, way: Wa
     let mut keys = Buffer::from_slice(&before);
     let mut ranks = Buffer::from_slice(&vec![77u32; queries * k]);
     let mut flags_at = Buffer::from_slice(&flags);
-    let mut entries = Buffer::<u64>::new_poisoned(queries * way.shared.0 as usize * k);
-    let mut finished = Buffer::<u32>::new(queries);
+    let completing = completing_blocks(way.multiprocessors) as usize;
+    let mut entries = Buffer::<u64>::new_poisoned(completing.max(queries * way.shared.0 as usize) * k);
+    let mut finished = Buffer::<u32>::new(completing.max(queries));
     let launch = Rescan {
         flags: flags_at.as_mut_ptr(),
         counts: Some(counts_at.as_ptr()),

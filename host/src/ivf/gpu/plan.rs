@@ -4,7 +4,7 @@ use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
 use warpann_kernels::ivf::pairs::{self, PAD, SHARING};
 use warpann_kernels::ivf::rerank::THREADS;
-use warpann_kernels::ivf::rescan::{BLOCK_ROWS, PASS};
+use warpann_kernels::ivf::rescan::{BLOCK_ROWS, MOST_COUNTERS, PASS, completing_blocks};
 use warpann_kernels::product::canonical::BATCH;
 
 use super::image::Resident;
@@ -39,7 +39,7 @@ const APPEND_FROM: u32 = 3;
 /// times). Exact distances are sums of f64, of which some devices compute few.
 const COMPARED_QUERIES: u32 = 2;
 const COMPARED_COMPONENTS: u64 = 1 << 22;
-const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS);
+const _: () = assert!(COMPARED_QUERIES as usize <= COUNTERS && MOST_COUNTERS as usize <= COUNTERS);
 /// Codes that are costly to decode are compared up to this part of [`COMPARED_COMPONENTS`].
 const COSTLY_PART: u64 = 4;
 /// Number of blocks for each multiprocessor that compare all vectors of lists.
@@ -186,6 +186,8 @@ pub(super) struct SearchPlan {
     /// Set if the neighbours come from exact distances of all vectors of the lists, so that they need no proof. The
     /// probes then do as well.
     pub compares_lists: Option<ListsPlan>,
+    /// The best entries of each of the blocks that share queries without a certificate.
+    pub completed: Reserved<u64>,
     /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
@@ -278,6 +280,7 @@ impl SearchPlan {
             search_shape,
             compares_centroids,
             compares_lists,
+            completed: layout.array((completing_blocks(limits.multiprocessors) * search_shape.k.min(PASS)) as usize),
             narrow_queries: narrow.then(|| layout.array(narrow_bytes)),
             queries: layout.array(components),
             unrotated: layout.array(if image.turn.is_some() { components } else { 0 }),

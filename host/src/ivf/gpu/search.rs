@@ -273,6 +273,8 @@ impl Search<'_> {
             candidate_scores: lists.map(|lists| lists.scores.into()),
             candidate_places: lists.map_or(Ptr::empty(), |lists| lists.places.into()),
             thresholds: lists.map_or(Ptr::empty(), |lists| lists.thresholds.into()),
+            entries: self.at(self.plan.completed),
+            finished: self.counters,
             k: self.plan.search_shape.k,
             keys: found.keys,
             out_ranks: found.ranks,
