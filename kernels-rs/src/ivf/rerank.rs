@@ -207,8 +207,8 @@ pub struct ProbedLists {
 }
 
 impl ProbedLists {
-    /// List, storage row and rank of the vector whose score is at `place` of the query's row, or of number `of` of those
-    /// that share it; the rank is `NO_ROW` if there is no vector. Without lists the storage has `row_count` rows.
+    /// List, storage row and rank of the vector whose score is at `place` of the query's row, or of number `of` of
+    /// those that share it; the rank is `NO_ROW` if there is no vector. Without lists the storage has `row_count` rows.
     ///
     /// # Safety
     /// The arrays cover the query; the place is in its row, or `NO_ROW`.

@@ -27,8 +27,8 @@
 //! E. So a margin of 2 E is enough; the third E covers roundings of the comparison.
 //!
 //! If the scan appended candidates, the scores of all vectors are not in memory. All vectors with a score up to a
-//! threshold t are candidates. So if t + shift - E > d, only candidates are compared. Otherwise, or if there was no room
-//! for all of them, all vectors of the probed lists are.
+//! threshold t are candidates. So if t + shift - E > d, only candidates are compared. Otherwise, or if there was no
+//! room for all of them, all vectors of the probed lists are.
 //!
 //! A range search with k places for each query counts the vectors within its radius in the same lists, for the queries
 //! that fill their places ([`crate::flat::count_within`]). The bounds of most vectors decide whether these are within
@@ -99,8 +99,8 @@ const LOOKED: usize = 8;
 /// Number of blocks that count, or complete queries, for each multiprocessor.
 const COUNTING_BLOCKS: u64 = 3;
 const COMPLETING_BLOCKS: u32 = 3;
-/// Largest number of blocks that share a query without a certificate: a warp of each then has some pieces of a few dozen
-/// lists.
+/// Largest number of blocks that share a query without a certificate: a warp of each then has some pieces of a few
+/// dozen lists.
 const MOST_SHARING: u32 = 64;
 /// Largest number of counters of queries that blocks share ([`Rescan::finished`]), if they share those without a
 /// certificate.
@@ -184,15 +184,15 @@ pub struct Rescan {
     /// Neighbours only: number of results of a query, at least 1; at most [`PASS`] if queries are shared.
     pub k: u32,
     /// Neighbours only: number of blocks that share each query, which then is compared whether it has a certificate or
-    /// not. 0: queries without a certificate are compared, and have results already. Blocks share them if there are more
-    /// blocks than such queries, and k ≤ [`PASS`].
+    /// not. 0: queries without a certificate are compared, and have results already. Blocks share them if there are
+    /// more blocks than such queries, and k ≤ [`PASS`].
     pub shared_by: u32,
     /// Number of rows of a piece if all queries are compared: 1 to 32.
     pub piece: u32,
     /// Neighbours only: room for `k` entries of each block, if blocks share queries.
     pub entries: PtrMut<u64>,
-    /// Neighbours only: counters that are 0 before and after the launch, if blocks share queries: one for each query, or
-    /// [`MOST_COUNTERS`] for those without a certificate.
+    /// Neighbours only: counters that are 0 before and after the launch, if blocks share queries: one for each query,
+    /// or [`MOST_COUNTERS`] for those without a certificate.
     pub finished: PtrMut<u32>,
     /// Neighbours only: the distances of `k` vectors of the probed lists for each query, best first. The worst distance
     /// if there are fewer.
@@ -261,8 +261,8 @@ struct Lacking<'a> {
 }
 
 impl Lacking<'_> {
-    /// Calls `each` with 32 of the warp's part of all queries after another: the first one, and a bit for each that lacks
-    /// a certificate.
+    /// Calls `each` with 32 of the warp's part of all queries after another: the first one, and a bit for each that
+    /// lacks a certificate.
     ///
     /// # Safety
     /// As [`Rescan`].
@@ -292,7 +292,7 @@ impl Lacking<'_> {
         }
     }
 
-    /// Their number. All threads of the block arrive.
+    /// The number of these queries. All threads of the block arrive.
     ///
     /// # Safety
     /// As [`Rescan`].
@@ -380,8 +380,8 @@ pub(crate) unsafe fn rescan<R: Decode>(launch: Rescan) {
             Some(_) => 1,
         };
         let mut slot = block / blocks;
-        // With several blocks for a query there is one turn. One call for all: the body is inlined, and with two this was
-        // the largest kernel of all.
+        // With several blocks for a query there is one turn. One call for all: the body is inlined, and with two this
+        // was the largest kernel of all.
         while slot < slots {
             let query = if all { slot } else { lacking.get(slot) };
             rescan_query::<R>(&launch, query, Sharing { slot, block: block % blocks, blocks }, best);
@@ -405,7 +405,8 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, sharing: Sharing,
         let rows = R::of(&launch.stored, stride);
         let x = Query::<R::Query>::of(launch.queries, stride, metric, query, lane);
         let first = query as usize * k as usize;
-        // Every thread reads this before the first barrier, and results are written after it, by the last of the blocks.
+        // Every thread reads this before the first barrier, and results are written after it, by the last of the
+        // blocks.
         let worst = if shared_by > 0 {
             f32::INFINITY
         } else {
@@ -650,8 +651,8 @@ impl Rescan {
         }
     }
 
-    /// List, storage row and rank of candidate `at` of a query with `count` candidates; the rank is `NO_ROW` if there is
-    /// none, or if it is surely farther than `worst`.
+    /// List, storage row and rank of candidate `at` of a query with `count` candidates; the rank is `NO_ROW` if there
+    /// is none, or if it is surely farther than `worst`.
     ///
     /// # Safety
     /// The fields have the query and as many candidates.

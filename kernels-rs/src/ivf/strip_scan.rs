@@ -22,9 +22,10 @@
 //! ([`crate::ivf::encoding::bits`]), so a lane's components of a group have their bits in one word of each field, and
 //! queries are read in the order in which they lie.
 //!
-//! A search with many rows for each result writes one score for the four rows of a lane ([`crate::ivf::pairs::SHARING`]):
-//! the least. The selection then takes the best scores, and all rows that share them are compared exactly. A row that is
-//! left out has a score that is no better than the last selected one, so the proof of the result stays as it is.
+//! A search with many rows for each result writes one score for the four rows of a lane
+//! ([`crate::ivf::pairs::SHARING`]): the least. The selection then takes the best scores, and all rows that share them
+//! are compared exactly. A row that is left out has a score that is no better than the last selected one, so the proof
+//! of the result stays as it is.
 //!
 //! # Cost
 //! Bytes: the codes once for eight queries, and 4 for each score. Instructions of a warp for 32 rows of 96 components,
@@ -38,10 +39,10 @@
 //! | a score for each row | .96 | 1.89 | 2.64 | 4.00 | 6.17 | 10.6 |
 //! | rows share scores | .95 | 1.73 | 2.41 | 3.47 | 5.33 | 8.7 |
 //!
-//! With tiles 32 lists took 7.3 (the day before). The scan of 64 lists with a score for each row issues 2.7 instructions
-//! a cycle and reads at half of the memory's rate (Nsight Compute, at the clocks that it sets). A billion vectors with 6
-//! bits, 10,000 queries: 16 of 98,304 lists take 16.4 ms, which is the memory's rate, and 64 37.5 (the same day; the host
-//! waited for each kernel).
+//! With tiles 32 lists took 7.3 (the day before). The scan of 64 lists with a score for each row issues 2.7
+//! instructions a cycle and reads at half of the memory's rate (Nsight Compute, at the clocks that it sets). A billion
+//! vectors with 6 bits, 10,000 queries: 16 of 98,304 lists take 16.4 ms, which is the memory's rate, and 64 37.5 (the
+//! same day; the host waited for each kernel).
 //!
 //! Up to some 24 queries a list strips are faster than tiles of 64. 1,000 queries of 256 lists, 20 a list, took 10.1 ms
 //! by strips with a score for each row and 13.6 by tiles; of 512 lists 19 and 15.

@@ -429,8 +429,8 @@ fn terms(case: &Case, prepared: &Prepared, pairs: &Pairs) -> Buffer<f32> {
 }
 
 /// Scans all pairs with the kernel of a tile, and checks every score; with strips of rows also the scores that rows
-/// share. Returns the greatest share of a bound that an error takes, and the greatest bound in parts of the scale of its
-/// distance.
+/// share. Returns the greatest share of a bound that an error takes, and the greatest bound in parts of the scale of
+/// its distance.
 fn check(case: &Case, by: (Instruction, Tile)) -> (f64, f64) {
     let [plane_bytes, code_bytes] = case.bytes().map(|bytes| bytes as u32);
     let strips = case.scan().strips.filter(|_| by.1 == Tile::Of16);

@@ -81,8 +81,8 @@ pub(super) struct SearchShape {
     pub by_tables: bool,
     /// Whether tiles have 16 queries instead of 64. There are no kernels that append with such tiles.
     pub small_tiles: bool,
-    /// Whether rows may share scores, and, in a plan, whether they do: the scan writes, and the selection reads, a part of
-    /// the scores.
+    /// Whether rows may share scores, and, in a plan, whether they do: the scan writes, and the selection reads, a part
+    /// of the scores.
     pub shares_scores: bool,
     /// Whether scores of the vectors are needed, because the caller reads them or says how lists are read.
     pub needs_scores: bool,

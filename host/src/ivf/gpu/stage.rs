@@ -24,10 +24,11 @@ const MARGIN: u32 = 8;
 const MARGIN_SHARE: u32 = 8;
 /// The same as `MARGIN` if rows share scores: a warp then has the rows of the scores for k = 10.
 const SHARED_MARGIN: u32 = rerank::WARP_SELECTED / SHARING - 10;
-/// Number of scores beyond those that are selected, at least and as a share of them, to which the threshold of appending
-/// belongs. So the candidates are all vectors up to a score far above that of the last selected one, and a query whose
-/// selected candidates prove nothing is completed by the others. Among 1,000,000 sentence embeddings (256 components,
-/// 1,024 lists) the 64th squared distance is .06 above the 10th at least, and the 18th .011, for 199 of 200 queries.
+/// Number of scores beyond those that are selected, at least and as a share of them, to which the threshold of
+/// appending belongs. So the candidates are all vectors up to a score far above that of the last selected one, and a
+/// query whose selected candidates prove nothing is completed by the others. Among 1,000,000 sentence embeddings (256
+/// components, 1,024 lists) the 64th squared distance is .06 above the 10th at least, and the 18th .011, for 199 of 200
+/// queries.
 const BEYOND: u32 = 48;
 const BEYOND_SHARE: u32 = 2;
 /// Room for appended candidates: at least `ROOM`, and at least `ROOM_SHARE` times the number of selected candidates.

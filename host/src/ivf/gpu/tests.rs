@@ -475,7 +475,7 @@ fn few_queries_are_compared_with_all_vectors_of_their_lists() {
     by_blocks::<u8>(Metric::L2, Encoding::Pq { sub_quantizers: 10, bits: 8, rotate: false }, 7);
 }
 
-/// Where queries have many rows for each of their results, four rows of a list share a score. Results are the same, of
+/// Four rows of a list share a score if queries have many rows for each of their results. Results are the same, of
 /// queries with and without a certificate, of a filter, and of more results than a warp or a block re-ranks.
 #[test]
 fn rows_share_scores() {
