@@ -419,21 +419,13 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, sharing: Sharing,
         while done < k {
             let mut queue = Queue::new((k - done).min(PASS), floor);
             let (mut probe, mut before) = (0, 0);
-            // If the candidates are enough, no list is looked at.
-            if let Some(count) = candidates {
-                let mut first = 32 * own;
-                while first < count && floor != Some(EMPTY) {
-                    let row = launch.candidate(query, first + lane, count, worst);
-                    offer_apart(&x, rows, row, &mut queue);
-                    first += 32 * warps;
-                }
-                probe = probes;
-            }
             while probe < probes && floor != Some(EMPTY) {
-                // Each lane has a list, and the lists have their pieces one after the other.
-                let list =
-                    if probe + lane < probes { launch.list(query as usize, probe + lane) } else { ProbedList::NONE };
-                let pieces = list.length.div_ceil(piece);
+                // Each lane has a list, and the lists have their pieces one after the other. If the candidates are
+                // enough, they are the list of the first lane, and no other is looked at.
+                let has_list = candidates.is_none() && probe + lane < probes;
+                let list = if has_list { launch.list(query as usize, probe + lane) } else { ProbedList::NONE };
+                let length = candidates.map_or(list.length, |count| if probe + lane == 0 { count } else { 0 });
+                let pieces = length.div_ceil(piece);
                 let end = warp::inclusive_sum(pieces);
                 let begin = end - pieces;
                 let all = warp::shuffle_idx(FULL_MASK, end, 31);
@@ -443,7 +435,10 @@ unsafe fn rescan_query<R: Decode>(launch: &Rescan, query: u32, sharing: Sharing,
                     let of = 31 - warp::ballot(FULL_MASK, begin <= number).leading_zeros();
                     let list = list.of_lane(of);
                     let from = (number - warp::shuffle_idx(FULL_MASK, begin, of)) * piece;
-                    let row = launch.rows(&list, scores, from..from + piece, worst);
+                    let row = match candidates {
+                        Some(count) => launch.candidates(query, from..count, worst),
+                        None => launch.rows(&list, scores, from..from + piece, worst),
+                    };
                     offer(&x, rows, row, row.rank, &mut queue);
                     number += warps;
                 }
@@ -600,12 +595,14 @@ struct RowScores {
     error: f64,
 }
 
-/// A vector of a list for each lane of a warp.
+/// A vector for each lane of a warp.
 #[derive(Clone, Copy)]
 struct LaneRow {
-    /// The list, the same in all lanes.
+    /// Whether the vectors lie apart, the same in all lanes: otherwise they are neighbours in a list.
+    apart: bool,
+    /// The list: of this lane's vector if they lie apart, else of all.
     list: u32,
-    /// The row of lane 0 in the storage.
+    /// The row in the storage: of this lane's vector if they lie apart, else of that of lane 0.
     first: u32,
     /// The rank of the lane's vector, if the lane has one.
     rank: u32,
@@ -651,27 +648,31 @@ impl Rescan {
         }
     }
 
-    /// List, storage row and rank of candidate `at` of a query with `count` candidates; the rank is `NO_ROW` if there
-    /// is none, or if it is surely farther than `worst`.
+    /// The candidates of a query with numbers from `of`, at most 32, without those that are surely farther than
+    /// `worst`, a distance as smaller is better.
     ///
     /// # Safety
-    /// The fields have the query and as many candidates.
+    /// The fields have the query and its candidates.
     #[device_inline]
-    unsafe fn candidate(&self, query: u32, at: u32, count: u32, worst: f32) -> [u32; 3] {
-        if at >= count {
-            return [0, 0, NO_ROW];
-        }
-        let at = query as usize * self.room as usize + at as usize;
-        // SAFETY: as the caller promises; candidates have scores and places in the query's row.
-        unsafe {
-            let [shift, error] = self.shift_and_error(query as usize);
-            let score = global::load_nc(self.candidate_scores.unwrap_unchecked().wrapping_add(at)) as f64;
-            if score + shift - error > worst as f64 {
-                return [0, 0, NO_ROW];
+    unsafe fn candidates(&self, query: u32, of: Range<u32>, worst: f32) -> LaneRow {
+        let at = of.start + warp::lane_id();
+        let mut row = LaneRow { apart: true, list: 0, first: 0, rank: NO_ROW, takes: at < of.end, most: f64::INFINITY };
+        if row.takes {
+            let at = query as usize * self.room as usize + at as usize;
+            // SAFETY: as the caller promises; candidates have scores and places in the query's row.
+            unsafe {
+                let [shift, error] = self.shift_and_error(query as usize);
+                let score = global::load_nc(self.candidate_scores.unwrap_unchecked().wrapping_add(at)) as f64;
+                // False if an operand is NaN.
+                let is_farther = score + shift - error > worst as f64;
+                if !is_farther {
+                    let place = global::load_nc(self.candidate_places.wrapping_add(at));
+                    [row.list, row.first, row.rank] = self.lists.vector_at(query, place, 0, 0);
+                }
             }
-            let place = global::load_nc(self.candidate_places.wrapping_add(at));
-            self.lists.vector_at(query, place, 0, 0)
+            row.takes = row.rank != NO_ROW;
         }
+        row
     }
 
     /// The shift of a query, and the bound of the error of its scores.
@@ -720,6 +721,7 @@ impl Rescan {
     unsafe fn rows(&self, list: &ProbedList, scores: Option<RowScores>, of: Range<u32>, worst: f32) -> LaneRow {
         let at = of.start + warp::lane_id();
         let mut row = LaneRow {
+            apart: false,
             list: list.number,
             first: list.start + of.start,
             rank: NO_ROW,
@@ -753,18 +755,6 @@ impl Rescan {
     }
 }
 
-/// Offers the row of each lane that has one, which may be of different lists. All 32 lanes arrive.
-///
-/// # Safety
-/// The rows exist.
-#[device_inline]
-unsafe fn offer_apart<R: Decode>(x: &Query<R::Query>, rows: R, [list, row, rank]: [u32; 3], queue: &mut Queue) {
-    let at = |lane: u32| [list, row].map(|of| warp::shuffle_idx(FULL_MASK, of, lane));
-    // SAFETY: as the caller promises.
-    let badness = unsafe { compared_at(x, rows, rank != NO_ROW, at) };
-    queue.offer(badness, rank, rank != NO_ROW);
-}
-
 /// Offers the row of each lane that takes one, with a payload. All 32 lanes arrive.
 ///
 /// # Safety
@@ -785,18 +775,8 @@ unsafe fn offer<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow, payload: 
 /// The rows exist.
 #[device_inline]
 unsafe fn compared<R: Decode>(x: &Query<R::Query>, rows: R, row: LaneRow) -> f32 {
-    // SAFETY: as the caller promises.
-    unsafe { compared_at(x, rows, row.takes, |lane| [row.list, row.first + lane]) }
-}
-
-/// As [`compared`], of the lanes that take a row; `at` tells list and storage row of a lane to all lanes.
-///
-/// # Safety
-/// The rows exist.
-#[device_inline]
-unsafe fn compared_at<R: Decode>(x: &Query<R::Query>, rows: R, takes: bool, at: impl Fn(u32) -> [u32; 2]) -> f32 {
     let lane = warp::lane_id();
-    let mut left = warp::ballot(FULL_MASK, takes);
+    let mut left = warp::ballot(FULL_MASK, row.takes);
     let mut own = 0.0;
     while left != 0 {
         // After the last row this row is evaluated again.
@@ -804,7 +784,11 @@ unsafe fn compared_at<R: Decode>(x: &Query<R::Query>, rows: R, takes: bool, at: 
         let (mut list, mut number) = ([0u32; BATCH], [0u32; BATCH]);
         unroll::<BATCH>(|b| {
             place[b] = if left == 0 { place[b.max(1) - 1] } else { left.trailing_zeros() };
-            [list[b], number[b]] = at(place[b]);
+            [list[b], number[b]] = if row.apart {
+                [row.list, row.first].map(|of| warp::shuffle_idx(FULL_MASK, of, place[b]))
+            } else {
+                [row.list, row.first + place[b]]
+            };
             left &= left.wrapping_sub(1);
         });
         // SAFETY: as the caller promises.
@@ -944,7 +928,13 @@ unsafe fn complete_query(launch: &RescanProbes, query: u32, best: SharedPtr<u64>
                     let is_farther = score(at) > middle + margin;
                     !is_probe && !is_farther
                 };
-                offer(&x, rows, LaneRow { list: 0, first, rank: at, takes, most: f64::INFINITY }, at, &mut queue);
+                offer(
+                    &x,
+                    rows,
+                    LaneRow { apart: false, list: 0, first, rank: at, takes, most: f64::INFINITY },
+                    at,
+                    &mut queue,
+                );
                 first += THREADS;
             }
             let entry = joined(queue, best);
